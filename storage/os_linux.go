@@ -1,0 +1,190 @@
+package storage
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// OS returns the machine's file system.
+func OS() FS { return osFS{} }
+
+type osFS struct{}
+
+func (osFS) Open(name string, mode Mode) (File, error) {
+	flag := os.O_RDWR
+	switch mode {
+	case Read:
+		flag = os.O_RDONLY
+	case Create:
+		flag |= os.O_CREATE
+	case CreateNew:
+		flag |= os.O_CREATE | os.O_EXCL
+	}
+	f, err := os.OpenFile(name, flag, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	return osFile{f}, nil
+}
+
+func (osFS) Mkdir(name string) error      { return os.MkdirAll(name, 0o750) }
+func (osFS) Rename(old, new string) error { return os.Rename(old, new) }
+func (osFS) Remove(name string) error     { return os.Remove(name) }
+func (osFS) RemoveAll(name string) error  { return os.RemoveAll(name) }
+
+func (osFS) ReadDir(name string) ([]Entry, error) {
+	des, err := os.ReadDir(name)
+	if err != nil {
+		return nil, err
+	}
+	es := make([]Entry, 0, len(des))
+	for _, de := range des {
+		fi, err := de.Info()
+		if os.IsNotExist(err) {
+			continue // unlinked since the directory was read
+		}
+		if err != nil {
+			return nil, err
+		}
+		es = append(es, entryOf(fi))
+	}
+	return es, nil
+}
+
+func (osFS) Stat(name string) (Entry, error) {
+	fi, err := os.Stat(name)
+	if err != nil {
+		return Entry{}, err
+	}
+	return entryOf(fi), nil
+}
+
+func entryOf(fi fs.FileInfo) Entry {
+	e := Entry{Name: fi.Name(), Dir: fi.IsDir()}
+	if !e.Dir {
+		e.Size = fi.Size()
+	}
+	return e
+}
+
+func (osFS) SyncDir(name string) error {
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+func (osFS) Lock(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	f.Close()
+	if err == unix.EWOULDBLOCK {
+		err = ErrLocked
+	}
+	return nil, fmt.Errorf("lock %s: %w", name, err)
+}
+
+func (osFS) Space(name string) (total, free int64, err error) {
+	var st unix.Statfs_t
+	if err := retry(func() error { return unix.Statfs(filepath.Clean(name), &st) }); err != nil {
+		return 0, 0, fmt.Errorf("statfs %s: %w", name, err)
+	}
+	size := int64(st.Bsize)
+	return int64(st.Blocks) * size, int64(st.Bavail) * size, nil
+}
+
+// An osFile is a file of the real disk. Its raw system calls go through control,
+// so that a Close at the same time waits for them and no call can meet a
+// descriptor that has been given to another file.
+type osFile struct{ *os.File }
+
+// SysFd returns the descriptor for sendfile. It is good until Close.
+func (f osFile) SysFd() uintptr { return f.Fd() }
+
+func (f osFile) Size() (int64, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return fi.Size(), nil
+}
+
+func (f osFile) Sync() error {
+	return f.control("fdatasync", func(fd int) error { return unix.Fdatasync(fd) })
+}
+
+func (f osFile) Allocate(off, n int64) error {
+	return f.control("fallocate", func(fd int) error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, off, n)
+	})
+}
+
+func (f osFile) DropCache(off, n int64) error { return f.advise(off, n, unix.FADV_DONTNEED) }
+func (f osFile) Prefetch(off, n int64) error  { return f.advise(off, n, unix.FADV_WILLNEED) }
+
+func (f osFile) advise(off, n int64, advice int) error {
+	return f.control("fadvise", func(fd int) error { return unix.Fadvise(fd, off, n, advice) })
+}
+
+func (f osFile) Map(n int64) (Mapping, error) {
+	if n == 0 {
+		return osMapping(nil), nil // the kernel refuses empty mappings
+	}
+	var b []byte
+	err := f.control("mmap", func(fd int) (err error) {
+		b, err = unix.Mmap(fd, 0, int(n), unix.PROT_READ, unix.MAP_SHARED)
+		return err
+	})
+	return osMapping(b), err
+}
+
+func (f osFile) control(op string, call func(fd int) error) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = conn.Control(func(fd uintptr) {
+		failed = retry(func() error { return call(int(fd)) })
+	})
+	if err == nil {
+		err = failed
+	}
+	if err != nil {
+		return &fs.PathError{Op: op, Path: f.Name(), Err: err}
+	}
+	return nil
+}
+
+// retry repeats a call that a signal interrupted before it did anything.
+func retry(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+type osMapping []byte
+
+func (m osMapping) Bytes() []byte { return m }
+
+func (m osMapping) Close() error {
+	if len(m) == 0 {
+		return nil
+	}
+	return unix.Munmap(m)
+}
