@@ -1,0 +1,3 @@
+// Package wire is the protocol: batches, messages, and the connections that
+// carry them; the same code for brokers and clients.
+package wire
