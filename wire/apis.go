@@ -25,20 +25,67 @@ const (
 
 // apis has one row per API.
 var apis = [...]struct {
-	name     string
-	min, max Version
+	name              string
+	min, max          Version
+	request, response func() Message
+	memory            int // heap a decoded request takes at most, per byte of its body
 }{
-	APIHello:          {"Hello", 0, 0},
-	APIMetadata:       {"Metadata", 0, 0},
-	APIProduce:        {"Produce", 0, 0},
-	APIFetch:          {"Fetch", 0, 0},
-	APIListOffsets:    {"ListOffsets", 0, 0},
-	APIInitProducer:   {"InitProducer", 0, 0},
-	APICreateTopic:    {"CreateTopic", 0, 0},
-	APIDeleteTopic:    {"DeleteTopic", 0, 0},
-	APIDescribeTopics: {"DescribeTopics", 0, 0},
-	APITrim:           {"Trim", 0, 0},
-	APIRecovery:       {"Recovery", 0, 0},
+	APIHello:          {"Hello", 0, 0, fresh[HelloRequest], fresh[HelloResponse], 2},
+	APIMetadata:       {"Metadata", 0, 0, fresh[MetadataRequest], fresh[MetadataResponse], 64},
+	APIProduce:        {"Produce", 0, 0, fresh[ProduceRequest], fresh[ProduceResponse], 1},
+	APIFetch:          {"Fetch", 0, 0, fresh[FetchRequest], fresh[FetchResponse], 4},
+	APIListOffsets:    {"ListOffsets", 0, 0, fresh[ListOffsetsRequest], fresh[ListOffsetsResponse], 4},
+	APIInitProducer:   {"InitProducer", 0, 0, fresh[InitProducerRequest], fresh[InitProducerResponse], 1},
+	APICreateTopic:    {"CreateTopic", 0, 0, fresh[CreateTopicRequest], fresh[CreateTopicResponse], 64},
+	APIDeleteTopic:    {"DeleteTopic", 0, 0, fresh[DeleteTopicRequest], fresh[DeleteTopicResponse], 1},
+	APIDescribeTopics: {"DescribeTopics", 0, 0, fresh[DescribeTopicsRequest], fresh[DescribeTopicsResponse], 64},
+	APITrim:           {"Trim", 0, 0, fresh[TrimRequest], fresh[TrimResponse], 1},
+	APIRecovery:       {"Recovery", 0, 0, fresh[RecoveryRequest], fresh[RecoveryResponse], 1},
+}
+
+func fresh[T any, P interface {
+	*T
+	Message
+}]() Message {
+	return P(new(T))
+}
+
+// Known reports whether this build speaks the API in any version.
+func (a API) Known() bool { return a > 0 && int(a) < len(apis) }
+
+// Supports reports whether this build speaks version v of the API.
+func (a API) Supports(v Version) bool {
+	return a.Known() && apis[a].min <= v && v <= apis[a].max
+}
+
+// String returns the API's name, such as Produce.
+func (a API) String() string {
+	if a.Known() {
+		return apis[a].name
+	}
+	return fmt.Sprintf("API %d", uint16(a))
+}
+
+// NewRequest returns an empty request of the API, which must be known.
+func (a API) NewRequest() Message { return apis[a].request() }
+
+// NewResponse returns an empty response of the API, which must be known.
+func (a API) NewResponse() Message { return apis[a].response() }
+
+// RequestMemory returns the bytes that a request of the API with a body of
+// that many bytes may hold once decoded, the body included: what admission
+// takes from a budget before it decodes. The API must be known.
+func (a API) RequestMemory(body int) int64 { return int64(body) * int64(1+apis[a].memory) }
+
+// APIs returns the versions this build speaks, as Hello's answer lists them.
+func APIs() []APIRange {
+	var all []APIRange
+	for a := range API(len(apis)) {
+		if a.Known() {
+			all = append(all, APIRange{a, apis[a].min, apis[a].max})
+		}
+	}
+	return all
 }
 
 // A Message is the body of a request or response.
@@ -67,12 +114,4 @@ func DecodeBody(r *Reader, m Message, v Version, body []byte) error {
 		return fmt.Errorf("%s version %d: %w", m.API(), v, err)
 	}
 	return nil
-}
-
-// String returns the API's name, such as Produce.
-func (a API) String() string {
-	if a > 0 && int(a) < len(apis) {
-		return apis[a].name
-	}
-	return fmt.Sprintf("API %d", uint16(a))
 }

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"fmt"
 	"unicode/utf8"
 )
 
@@ -39,22 +38,13 @@ func AppendBool(dst []byte, v bool) []byte {
 // AppendUvarint appends v as a minimal uvarint.
 func AppendUvarint(dst []byte, v uint64) []byte { return binary.AppendUvarint(dst, v) }
 
-// AppendCount appends the number of elements of an array. More than MaxCount
-// is a bug of the caller, since no reader takes it.
-func AppendCount(dst []byte, n int) []byte {
-	if n > MaxCount {
-		panic(fmt.Sprintf("BUG: an array of %d elements, the limit is %d", n, MaxCount))
-	}
-	return binary.AppendUvarint(dst, uint64(n))
-}
+// AppendCount appends the number of elements of an array. No reader takes more
+// than MaxCount.
+func AppendCount(dst []byte, n int) []byte { return binary.AppendUvarint(dst, uint64(n)) }
 
-// AppendString appends the length of s and s. A string longer than MaxString
-// is a bug of the caller, since no reader takes it: check what a user gave
-// before, or use AppendText.
+// AppendString appends the length of s and s. No reader takes a string longer
+// than MaxString.
 func AppendString(dst []byte, s string) []byte {
-	if len(s) > MaxString {
-		panic(fmt.Sprintf("BUG: a string of %d bytes, the limit is %d", len(s), MaxString))
-	}
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
@@ -78,3 +68,21 @@ func AppendBytes(dst, b []byte) []byte {
 
 // AppendVarint appends v as a minimal zigzag varint, the integer of records.
 func AppendVarint(dst []byte, v int64) []byte { return binary.AppendVarint(dst, v) }
+
+// appendSlice appends a counted array.
+func appendSlice[T any, P element[T]](dst []byte, s []T) []byte {
+	dst = AppendCount(dst, len(s))
+	for i := range s {
+		dst = P(&s[i]).append(dst)
+	}
+	return dst
+}
+
+// appendStrings appends a counted array of strings.
+func appendStrings(dst []byte, s []string) []byte {
+	dst = AppendCount(dst, len(s))
+	for _, v := range s {
+		dst = AppendString(dst, v)
+	}
+	return dst
+}

@@ -272,26 +272,44 @@ func (r *Reader) NullBytes() []byte {
 	return p
 }
 
-// element is what readSlice fills: a pointer to T that decodes itself.
+// An element of an array in a message encodes and decodes itself.
 type element[T any] interface {
 	*T
+	append(dst []byte) []byte
 	decode(r *Reader)
+	least() int // bytes the smallest element takes, 1 or more
 }
 
 // readSlice reads a counted array into the memory of s, whose content is lost.
-// Elements take at least least bytes on the wire each. It makes room for no
-// more than the bytes left could hold in memory and lets append find the rest,
-// so a count whose elements then fail has cost no more than the input itself.
-func readSlice[T any, P element[T]](r *Reader, s []T, least int) []T {
-	n := r.Count(least)
+// It makes room for no more than the bytes left could hold as memory and lets
+// append find the rest, so a count whose elements then fail to come has cost
+// no more than the input itself.
+func readSlice[T any, P element[T]](r *Reader, s []T) []T {
+	var zero T
+	n := r.Count(P(&zero).least())
 	if n == 0 {
 		return s[:0]
 	}
-	var zero T
 	s = slices.Grow(s[:0], min(n, r.Left()/int(unsafe.Sizeof(zero))+1))
 	for range n {
 		s = append(s, zero)
 		P(&s[len(s)-1]).decode(r)
+		if r.err != nil {
+			return s[:0]
+		}
+	}
+	return s
+}
+
+// readStrings reads a counted array of strings, as readSlice does.
+func readStrings(r *Reader, s []string) []string {
+	n := r.Count(1)
+	if n == 0 {
+		return s[:0]
+	}
+	s = slices.Grow(s[:0], min(n, r.Left()/int(unsafe.Sizeof(""))+1))
+	for range n {
+		s = append(s, r.String())
 		if r.err != nil {
 			return s[:0]
 		}

@@ -1,0 +1,106 @@
+package wire
+
+import "slices"
+
+// The acknowledgements a producer may ask for.
+const (
+	AcksNone   int8 = 0  // none: there is no response either
+	AcksLeader int8 = 1  // the leader has appended
+	AcksAll    int8 = -1 // every in-sync replica has
+)
+
+// ProduceRequest carries batches, each of which names its own topic and
+// partition. On the wire all lengths come first, then the batches back to
+// back.
+type ProduceRequest struct {
+	Acks          int8
+	TimeoutMillis uint32
+	Batches       []Batch // each at least HeaderSize long; decoded ones alias the body
+}
+
+// ProduceResponse has one result per batch, in the order of the request.
+type ProduceResponse struct {
+	Results []ProduceResult
+}
+
+// A ProduceResult is what became of one batch.
+type ProduceResult struct {
+	Code             Code
+	Base             Offset // of the first record; -1 for a duplicate too old to know
+	AppendTime       int64  // ms since the epoch
+	LogStart         Offset
+	Epoch            Epoch  // the leader's
+	RetryAfterMillis uint32 // with BUSY and QUOTA; 0: none given
+	Message          string // for people; empty with CodeOK
+}
+
+func (*ProduceRequest) API() API { return APIProduce }
+
+func (m *ProduceRequest) AppendTo(dst []byte, _ Version) []byte {
+	dst = Append8(dst, m.Acks)
+	dst = Append32(dst, m.TimeoutMillis)
+	dst = AppendCount(dst, len(m.Batches))
+	for _, b := range m.Batches {
+		dst = AppendUvarint(dst, uint64(len(b)))
+	}
+	for _, b := range m.Batches {
+		dst = append(dst, b...)
+	}
+	return dst
+}
+
+func (m *ProduceRequest) Decode(r *Reader, _ Version) {
+	m.Acks = r.I8()
+	if m.Acks < AcksAll || m.Acks > AcksLeader {
+		r.Failf("acks %d", m.Acks)
+	}
+	m.TimeoutMillis = r.U32()
+	m.Batches = m.Batches[:0]
+	n := r.Count(1 + HeaderSize)
+	lengths := *r // stays at the lengths while r goes on to the batches
+	for range n {
+		r.Uvarint()
+	}
+	m.Batches = slices.Grow(m.Batches, n)
+	for range n {
+		size := lengths.Uvarint()
+		if size < HeaderSize || size > uint64(r.Left()) {
+			r.Failf("batch of %d bytes, %d bytes left", size, r.Left())
+			m.Batches = m.Batches[:0]
+			return
+		}
+		m.Batches = append(m.Batches, r.Raw(int(size)))
+	}
+}
+
+func (*ProduceResponse) API() API { return APIProduce }
+
+func (m *ProduceResponse) AppendTo(dst []byte, _ Version) []byte {
+	return appendSlice(dst, m.Results)
+}
+
+func (m *ProduceResponse) Decode(r *Reader, _ Version) {
+	m.Results = readSlice(r, m.Results)
+}
+
+func (*ProduceResult) least() int { return 35 }
+
+func (p *ProduceResult) append(dst []byte) []byte {
+	dst = Append16(dst, p.Code)
+	dst = Append64(dst, p.Base)
+	dst = Append64(dst, p.AppendTime)
+	dst = Append64(dst, p.LogStart)
+	dst = Append32(dst, p.Epoch)
+	dst = Append32(dst, p.RetryAfterMillis)
+	return AppendText(dst, p.Message)
+}
+
+func (p *ProduceResult) decode(r *Reader) {
+	p.Code = Code(r.U16())
+	p.Base = Offset(r.I64())
+	p.AppendTime = r.I64()
+	p.LogStart = Offset(r.I64())
+	p.Epoch = Epoch(r.I32())
+	p.RetryAfterMillis = r.U32()
+	p.Message = r.String()
+}
