@@ -6,6 +6,8 @@ import (
 	"hash/crc32"
 	"iter"
 	"math"
+
+	"github.com/teralog/teralog/mem"
 )
 
 // HeaderSize is the length of a batch's header in bytes; the records follow.
@@ -17,6 +19,10 @@ const Magic = "TLB\x01"
 // MaxBatchBytes is the greatest length of a batch that any setting can allow:
 // a frame less 64 KiB for what surrounds the batch in it.
 const MaxBatchBytes = 16<<20 - 64<<10
+
+// MaxRecordsBytes is the greatest length of a records section once
+// uncompressed that any setting can allow: the largest buffer of a pool.
+const MaxRecordsBytes = mem.MaxBuf
 
 // Defaults of BatchLimits and Decoder.
 const (
@@ -261,8 +267,8 @@ func (b Batch) structureFault() fault {
 		return fault{CodeInvalidBatch, "batchLength below the header's size"}
 	case n > MaxBatchBytes:
 		return fault{CodeTooLarge, "batchLength above the limit of every topic"}
-	case records > math.MaxInt32:
-		return fault{CodeTooLarge, "recordsLength above 2^31-1"}
+	case records > MaxRecordsBytes:
+		return fault{CodeTooLarge, "recordsLength above the limit of every setting"}
 	case codec == None && records != n-HeaderSize:
 		return fault{CodeInvalidBatch, "recordsLength other than batchLength-96 without a codec"}
 	case delta < 0:

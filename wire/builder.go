@@ -1,0 +1,216 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"math"
+	"math/bits"
+
+	"github.com/teralog/teralog/mem"
+)
+
+// BuilderOptions say what every batch of a Builder has in common.
+type BuilderOptions struct {
+	Topic         TopicID
+	Partition     int32
+	Codec         Codec
+	Producer      ProducerID // 0 or less: not idempotent, the next two are not used
+	ProducerEpoch int16
+	BaseSequence  int32
+	Transactional bool
+	MaxBytes      int       // of a batch before compression, header included; 0: DefaultMaxBatch
+	Pool          *mem.Pool // of the batches built; nil: one shared by all
+}
+
+// A Builder encodes records into batches as a producer sends them. It belongs
+// to one goroutine. Warm, it allocates nothing.
+type Builder struct {
+	o        BuilderOptions
+	buf      *mem.Buf // header and records so far; nil while there are none
+	count    int
+	baseTime int64
+	maxTime  int64
+}
+
+// NewBuilder returns an empty Builder.
+func NewBuilder(o BuilderOptions) *Builder {
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBatch
+	}
+	return &Builder{o: o}
+}
+
+// Len returns the length of the batch so far before compression, in bytes; 0
+// without records.
+func (b *Builder) Len() int {
+	if b.buf == nil {
+		return 0
+	}
+	return len(b.buf.B)
+}
+
+// Count returns the number of records so far.
+func (b *Builder) Count() int { return b.count }
+
+// Add appends a record and copies what it is given. Nil key and value are
+// null. It returns false, nil if the batch would pass MaxBytes: build it and
+// add the record to the next one. An error means that the record fits into no
+// batch, TOO_LARGE, or that its headers pass MaxHeaders or MaxHeaderBytes,
+// INVALID_REQUEST. In both cases the batch is as before.
+func (b *Builder) Add(time int64, key, value []byte, hs []Header) (ok bool, err error) {
+	if err := checkHeaders(hs); err != nil {
+		return false, err
+	}
+	if b.count == 0 {
+		b.baseTime, b.maxTime = time, time
+	}
+	delta := time - b.baseTime // may wrap around; the reader's sum wraps back
+	body := 1 + varintLen(delta) + varintLen(int64(b.count)) + bytesLen(key) + bytesLen(value) + headersLen(hs)
+	size := varintLen(int64(body)) + body
+	if free := b.o.MaxBytes - max(b.Len(), HeaderSize); size > free || b.count == math.MaxInt32 {
+		if b.count == 0 {
+			return false, Errorf(CodeTooLarge, "record of %d bytes in a batch of at most %d", size, b.o.MaxBytes)
+		}
+		return false, nil
+	}
+	b.reserve(size)
+	p := binary.AppendVarint(b.buf.B, int64(body))
+	p = append(p, 0)
+	p = binary.AppendVarint(p, delta)
+	p = binary.AppendVarint(p, int64(b.count))
+	p = appendNullBytes(p, key)
+	p = appendNullBytes(p, value)
+	b.buf.B = appendHeaders(p, hs)
+	b.count++
+	b.maxTime = max(b.maxTime, time)
+	return true, nil
+}
+
+// reserve makes room for n more bytes.
+func (b *Builder) reserve(n int) {
+	const first = 1 << 10
+	if b.buf == nil {
+		b.buf = pool(b.o.Pool).Get(max(HeaderSize+n, first))
+		b.buf.B = b.buf.B[:HeaderSize]
+		return
+	}
+	old := b.buf
+	if cap(old.B)-len(old.B) >= n {
+		return
+	}
+	b.buf = pool(b.o.Pool).Get(max(len(old.B)+n, 2*cap(old.B)))
+	b.buf.B = b.buf.B[:copy(b.buf.B, old.B)]
+	old.Release()
+}
+
+// Build returns the batch, which the caller releases, and empties the Builder.
+// Records that no codec makes shorter are left uncompressed. It fails only if
+// there are none.
+func (b *Builder) Build() (*mem.Buf, error) {
+	if b.count == 0 {
+		return nil, errors.New("batch without records")
+	}
+	buf, codec := b.buf, None
+	length := len(buf.B) - HeaderSize
+	if b.o.Codec != None {
+		small := pool(b.o.Pool).Get(HeaderSize + compressBound(length))
+		if n := b.o.Codec.compress(small.B[HeaderSize:], buf.B[HeaderSize:]); n > 0 {
+			small.B = small.B[:HeaderSize+n]
+			buf, small, codec = small, buf, b.o.Codec
+		}
+		small.Release()
+	}
+	b.writeHeader(Batch(buf.B), codec, length)
+	b.buf, b.count = nil, 0
+	return buf, nil
+}
+
+// writeHeader writes the header as a producer sends it: what the leader sets
+// is 0, its epoch NoEpoch.
+func (b *Builder) writeHeader(p Batch, codec Codec, recordsLength int) {
+	le := binary.LittleEndian
+	clear(p[:HeaderSize])
+	copy(p, Magic)
+	le.PutUint32(p[atBatchLength:], uint32(len(p)))
+	le.PutUint32(p[atRecordsCRC:], crc32.Checksum(p[HeaderSize:], castagnoli))
+	le.PutUint64(p[atBaseTime:], uint64(b.baseTime))
+	le.PutUint64(p[atMaxTime:], uint64(b.maxTime))
+	le.PutUint64(p[atTopicID:], uint64(b.o.Topic))
+	le.PutUint32(p[atLeaderEpoch:], math.MaxUint32)
+	le.PutUint32(p[atLastOffsetDelta:], uint32(b.count-1))
+	le.PutUint32(p[atRecordCount:], uint32(b.count))
+	le.PutUint32(p[atPartition:], uint32(b.o.Partition))
+	le.PutUint32(p[atRecordsLength:], uint32(recordsLength))
+	attr := uint16(codec)
+	if b.o.Transactional {
+		attr |= attrTransaction
+	}
+	le.PutUint16(p[atAttributes:], attr)
+	if b.o.Producer > 0 {
+		p.SetProducer(b.o.Producer, b.o.ProducerEpoch, b.o.BaseSequence)
+	} else {
+		p.SetProducer(NoProducer, -1, -1)
+	}
+}
+
+// Reset drops the records added so far.
+func (b *Builder) Reset() {
+	if b.buf != nil {
+		b.buf.Release()
+	}
+	b.buf, b.count = nil, 0
+}
+
+// checkHeaders returns an error if hs pass the limits of one record.
+func checkHeaders(hs []Header) error {
+	if len(hs) > MaxHeaders {
+		return Errorf(CodeInvalidRequest, "record with %d headers, the limit is %d", len(hs), MaxHeaders)
+	}
+	size := 0
+	for _, h := range hs {
+		size += len(h.Key) + len(h.Value)
+	}
+	if size > MaxHeaderBytes {
+		return Errorf(CodeInvalidRequest, "record with %d bytes of headers, the limit is %d", size, MaxHeaderBytes)
+	}
+	return nil
+}
+
+// varintLen returns the length of v as a zigzag varint.
+func varintLen(v int64) int {
+	u := uint64(v)<<1 ^ uint64(v>>63)
+	return (bits.Len64(u|1) + 6) / 7
+}
+
+// bytesLen returns the length of a length and b itself.
+func bytesLen(b []byte) int {
+	if b == nil {
+		return 1
+	}
+	return varintLen(int64(len(b))) + len(b)
+}
+
+func headersLen(hs []Header) int {
+	n := varintLen(int64(len(hs)))
+	for _, h := range hs {
+		n += varintLen(int64(len(h.Key))) + len(h.Key) + bytesLen(h.Value)
+	}
+	return n
+}
+
+func appendNullBytes(dst, b []byte) []byte {
+	if b == nil {
+		return append(dst, 1) // zigzag of -1
+	}
+	return append(binary.AppendVarint(dst, int64(len(b))), b...)
+}
+
+func appendHeaders(dst []byte, hs []Header) []byte {
+	dst = binary.AppendVarint(dst, int64(len(hs)))
+	for _, h := range hs {
+		dst = append(binary.AppendVarint(dst, int64(len(h.Key))), h.Key...)
+		dst = appendNullBytes(dst, h.Value)
+	}
+	return dst
+}

@@ -1,0 +1,235 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+	"unsafe"
+
+	"github.com/teralog/teralog/mem"
+)
+
+// A Record is one record of a batch. Null is nil; empty is not nil.
+type Record struct {
+	Offset  Offset
+	Time    int64 // ms since the epoch: its event time, or the append time if the topic says so
+	Key     []byte
+	Value   []byte
+	Headers []Header // in the order given, repeats included
+}
+
+// A Header is one name and value of a record. Key is never nil, Value may be.
+type Header struct {
+	Key   []byte
+	Value []byte
+}
+
+// Limits of the headers of one record, inclusive, for those who write records.
+// Readers take what is there.
+const (
+	MaxHeaders     = 1024
+	MaxHeaderBytes = 64 << 10 // keys and values together
+)
+
+// sections holds the buffers of decoders and builders that were given no pool
+// of their own.
+var sections = mem.NewPool("records")
+
+// A Decoder iterates over the records of batches, one batch after another. It
+// keeps its buffers from batch to batch; warm, it allocates nothing. The zero
+// value is ready. It belongs to one goroutine; Release gives back what it
+// holds.
+type Decoder struct {
+	MaxRecords int       // greatest records section it uncompresses, in bytes; 0: DefaultMaxRecords
+	Pool       *mem.Pool // of the scratch buffer; nil: one shared by all
+
+	scratch *mem.Buf // the uncompressed section, once there was one
+	batch   Batch
+	rest    Reader // records not read yet
+	body    Reader // the record being read
+	left    int    // records not read yet
+	last    int32  // offset delta of the record before, -1 at the start
+	record  Record
+}
+
+// Records calls f with each record of b, which must be verified. It stops at
+// the first error of f and returns it. The record and its slices are valid
+// until f returns, unless Take takes the scratch buffer over; the struct and
+// Headers are used again in any case. Errors over the bytes wrap ErrCorrupt,
+// a section above the limit is TOO_LARGE.
+func (b Batch) Records(d *Decoder, f func(*Record) error) error {
+	if err := d.Open(b); err != nil {
+		return err
+	}
+	for {
+		switch r, err := d.Next(); {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		default:
+			if err := f(r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Open starts at the first record of b, which must be verified. Key and value
+// of records alias b if it is not compressed, else the scratch buffer.
+func (d *Decoder) Open(b Batch) error {
+	section, err := d.Section(b)
+	if err != nil {
+		return err
+	}
+	d.batch, d.left, d.last = b, b.Count(), -1
+	d.rest.Reset(section)
+	return nil
+}
+
+// Next returns the next record, valid until the next call, or io.EOF once all
+// were read and nothing is left over.
+func (d *Decoder) Next() (*Record, error) {
+	if d.left == 0 {
+		if err := d.rest.Finish(); err != nil {
+			return nil, fmt.Errorf("behind the last record: %w", err)
+		}
+		return nil, io.EOF
+	}
+	d.left--
+	d.read()
+	if d.rest.err != nil || d.body.err != nil {
+		return nil, d.fault()
+	}
+	return &d.record, nil
+}
+
+// read reads one record; faults stay in the two readers.
+func (d *Decoder) read() {
+	d.body.Reset(d.rest.VarBytes())
+	r := &d.body
+	if attr := r.U8(); attr != 0 {
+		r.Failf("record attributes %d", attr)
+	}
+	d.record.Time = d.batch.BaseTime() + r.Varint()
+	if d.batch.AppendTimeType() {
+		d.record.Time = d.batch.AppendTime()
+	}
+	delta := r.Varint32()
+	if delta <= d.last || delta > d.batch.LastOffsetDelta() {
+		r.Failf("offset delta %d after %d, the last is %d", delta, d.last, d.batch.LastOffsetDelta())
+	}
+	d.last = delta
+	d.record.Offset = d.batch.BaseOffset() + Offset(delta)
+	d.record.Key = r.NullBytes()
+	d.record.Value = r.NullBytes()
+	d.record.Headers = readHeaders(r, d.record.Headers)
+	if r.Left() > 0 {
+		r.Finish()
+	}
+}
+
+// readHeaders reads a record's headers into the memory of hs, making room only
+// as readSlice does.
+func readHeaders(r *Reader, hs []Header) []Header {
+	n := r.VarCount(2)
+	hs = hs[:0]
+	if n == 0 {
+		return hs
+	}
+	hs = slices.Grow(hs, min(n, r.Left()/int(unsafe.Sizeof(Header{}))+1))
+	for range n {
+		hs = append(hs, Header{r.VarBytes(), r.NullBytes()})
+		if r.err != nil {
+			return hs[:0]
+		}
+	}
+	return hs
+}
+
+// fault returns the error of the record just read, with its place.
+func (d *Decoder) fault() error {
+	err := d.rest.err
+	if err == nil {
+		err = d.body.err
+	}
+	return fmt.Errorf("record %d of %d: %w", d.batch.Count()-d.left, d.batch.Count(), err)
+}
+
+// Section returns the uncompressed records section of b, which must be
+// verified: b's own bytes without a codec, else the scratch buffer, valid
+// until the next batch. A section longer than MaxRecords is refused before
+// memory is taken for it.
+func (d *Decoder) Section(b Batch) ([]byte, error) {
+	codec, n := b.Codec(), b.RecordsLength()
+	if codec == None {
+		return b[HeaderSize:], nil
+	}
+	limit := d.MaxRecords
+	if limit == 0 {
+		limit = DefaultMaxRecords
+	}
+	if n > min(limit, MaxRecordsBytes) {
+		return nil, Errorf(CodeTooLarge, "records section of %d bytes, the limit is %d", n, limit)
+	}
+	dst := d.room(n)
+	if err := codec.decompress(dst, b[HeaderSize:]); err != nil {
+		return nil, fmt.Errorf("%w %s records: %w", ErrCorrupt, codec, err)
+	}
+	return dst, nil
+}
+
+// room returns n bytes of scratch.
+func (d *Decoder) room(n int) []byte {
+	if d.scratch != nil && cap(d.scratch.B) < n {
+		d.Release()
+	}
+	if d.scratch == nil {
+		d.scratch = pool(d.Pool).Get(n)
+	}
+	d.scratch.B = d.scratch.B[:n]
+	return d.scratch.B
+}
+
+func pool(p *mem.Pool) *mem.Pool {
+	if p == nil {
+		return sections
+	}
+	return p
+}
+
+// Take gives the scratch buffer to the caller, who releases it: records of the
+// open batch stay valid until then. It is nil if nothing was uncompressed.
+func (d *Decoder) Take() *mem.Buf {
+	b := d.scratch
+	d.scratch = nil
+	return b
+}
+
+// Release gives the scratch buffer back to its pool. Records read from it are
+// no longer valid. The decoder may be used on.
+func (d *Decoder) Release() {
+	if b := d.Take(); b != nil {
+		b.Release()
+	}
+}
+
+// AppendPlain appends b, which must be verified, as a batch without codec:
+// what a reader without decompressors is sent. All else, the leader's stamp
+// included, stays the same.
+func (b Batch) AppendPlain(dst []byte, d *Decoder) ([]byte, error) {
+	section, err := d.Section(b)
+	if err != nil {
+		return dst, err
+	}
+	at := len(dst)
+	dst = append(append(dst, b[:HeaderSize]...), section...)
+	p := Batch(dst[at:])
+	binary.LittleEndian.PutUint32(p[atBatchLength:], uint32(len(p)))
+	binary.LittleEndian.PutUint32(p[atRecordsCRC:], crc32.Checksum(section, castagnoli))
+	binary.LittleEndian.PutUint16(p[atAttributes:], b.Attributes()&^codecMask)
+	p.sealHeader()
+	return dst, nil
+}
