@@ -27,8 +27,7 @@ func BenchmarkQueueInline(b *testing.B) {
 }
 
 // serve answers all tasks on an owner goroutine until the queue is closed.
-func serve(q *Queue[task]) (turns *int) {
-	turns = new(int)
+func serve(q *Queue[task]) {
 	go func() {
 		var got []task
 		for open := true; open; {
@@ -36,10 +35,8 @@ func serve(q *Queue[task]) (turns *int) {
 			for i := range got {
 				got[i].done()
 			}
-			*turns++
 		}
 	}()
-	return turns
 }
 
 // BenchmarkQueueHand is the hop: push, hand over, wait for the owner's answer.

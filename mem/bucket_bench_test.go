@@ -1,0 +1,15 @@
+package mem
+
+import (
+	"testing"
+	"time"
+)
+
+func BenchmarkBucket(b *testing.B) {
+	bucket := NewBucket(1<<30, 1<<30)
+	var now Now
+	for b.Loop() {
+		now.Mono += time.Microsecond
+		bucket.Take(now, 1024)
+	}
+}

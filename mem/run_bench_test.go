@@ -1,0 +1,11 @@
+package mem
+
+import "testing"
+
+func BenchmarkClock(b *testing.B) {
+	c := NewClock()
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Now()
+	}
+}
