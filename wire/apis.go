@@ -31,14 +31,14 @@ var apis = [...]struct {
 	memory            int // heap a decoded request takes at most, per byte of its body
 }{
 	APIHello:          {"Hello", 0, 0, fresh[HelloRequest], fresh[HelloResponse], 2},
-	APIMetadata:       {"Metadata", 0, 0, fresh[MetadataRequest], fresh[MetadataResponse], 64},
+	APIMetadata:       {"Metadata", 0, 0, fresh[MetadataRequest], fresh[MetadataResponse], 40},
 	APIProduce:        {"Produce", 0, 0, fresh[ProduceRequest], fresh[ProduceResponse], 1},
 	APIFetch:          {"Fetch", 0, 0, fresh[FetchRequest], fresh[FetchResponse], 4},
 	APIListOffsets:    {"ListOffsets", 0, 0, fresh[ListOffsetsRequest], fresh[ListOffsetsResponse], 4},
 	APIInitProducer:   {"InitProducer", 0, 0, fresh[InitProducerRequest], fresh[InitProducerResponse], 1},
-	APICreateTopic:    {"CreateTopic", 0, 0, fresh[CreateTopicRequest], fresh[CreateTopicResponse], 64},
+	APICreateTopic:    {"CreateTopic", 0, 0, fresh[CreateTopicRequest], fresh[CreateTopicResponse], 40},
 	APIDeleteTopic:    {"DeleteTopic", 0, 0, fresh[DeleteTopicRequest], fresh[DeleteTopicResponse], 1},
-	APIDescribeTopics: {"DescribeTopics", 0, 0, fresh[DescribeTopicsRequest], fresh[DescribeTopicsResponse], 64},
+	APIDescribeTopics: {"DescribeTopics", 0, 0, fresh[DescribeTopicsRequest], fresh[DescribeTopicsResponse], 40},
 	APITrim:           {"Trim", 0, 0, fresh[TrimRequest], fresh[TrimResponse], 1},
 	APIRecovery:       {"Recovery", 0, 0, fresh[RecoveryRequest], fresh[RecoveryResponse], 1},
 }

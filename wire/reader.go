@@ -277,22 +277,15 @@ type element[T any] interface {
 	*T
 	append(dst []byte) []byte
 	decode(r *Reader)
-	least() int // bytes the smallest element takes, 1 or more
+	least() int // bytes the smallest element takes, 1 or more; called on nil
 }
 
 // readSlice reads a counted array into the memory of s, whose content is lost.
-// It makes room for no more than the bytes left could hold as memory and lets
-// append find the rest, so a count whose elements then fail to come has cost
-// no more than the input itself.
 func readSlice[T any, P element[T]](r *Reader, s []T) []T {
-	var zero T
-	n := r.Count(P(&zero).least())
-	if n == 0 {
-		return s[:0]
-	}
-	s = slices.Grow(s[:0], min(n, r.Left()/int(unsafe.Sizeof(zero))+1))
+	n := r.Count(P(nil).least())
+	s = s[:0]
 	for range n {
-		s = append(s, zero)
+		s = extend(s, n, r.Left())
 		P(&s[len(s)-1]).decode(r)
 		if r.err != nil {
 			return s[:0]
@@ -304,15 +297,27 @@ func readSlice[T any, P element[T]](r *Reader, s []T) []T {
 // readStrings reads a counted array of strings, as readSlice does.
 func readStrings(r *Reader, s []string) []string {
 	n := r.Count(1)
-	if n == 0 {
-		return s[:0]
-	}
-	s = slices.Grow(s[:0], min(n, r.Left()/int(unsafe.Sizeof(""))+1))
+	s = s[:0]
 	for range n {
-		s = append(s, r.String())
+		s = extend(s, n, r.Left())
+		s[len(s)-1] = r.String()
 		if r.err != nil {
 			return s[:0]
 		}
 	}
 	return s
+}
+
+// extend appends a zero element to s, which is to hold n in the end. At first
+// it makes room for no more than the bytes left would take as memory, and
+// doubles that as elements come: a count whose elements then fail to come has
+// cost no more than the input itself, and one that holds at most twice what
+// the elements take.
+func extend[T any](s []T, n, left int) []T {
+	var zero T
+	if len(s) == cap(s) {
+		room := max(len(s), left/int(unsafe.Sizeof(zero)), 1)
+		s = slices.Grow(s, min(room, n-len(s)))
+	}
+	return append(s, zero)
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"slices"
-	"unsafe"
 
 	"github.com/teralog/teralog/mem"
 )
@@ -131,17 +129,13 @@ func (d *Decoder) read() {
 	}
 }
 
-// readHeaders reads a record's headers into the memory of hs, making room only
-// as readSlice does.
+// readHeaders reads a record's headers into the memory of hs.
 func readHeaders(r *Reader, hs []Header) []Header {
 	n := r.VarCount(2)
 	hs = hs[:0]
-	if n == 0 {
-		return hs
-	}
-	hs = slices.Grow(hs, min(n, r.Left()/int(unsafe.Sizeof(Header{}))+1))
 	for range n {
-		hs = append(hs, Header{r.VarBytes(), r.NullBytes()})
+		hs = extend(hs, n, r.Left())
+		hs[len(hs)-1] = Header{r.VarBytes(), r.NullBytes()}
 		if r.err != nil {
 			return hs[:0]
 		}
