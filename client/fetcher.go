@@ -1,0 +1,321 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/wire"
+)
+
+const (
+	// maxFetch bounds what one request asks for, in bytes.
+	maxFetch = 8 << 20
+
+	// fetchersPerNode requests may be with one broker at once. A partition is
+	// in one of them at most, so with two a partition that has just been read
+	// empty, sought or assigned need not wait behind the others' long poll.
+	fetchersPerNode = 2
+)
+
+// A fetcher asks one broker for what the cursors led there want.
+type fetcher struct {
+	x    *Consumer
+	node wire.NodeID
+	wake chan struct{} // capacity fetchersPerNode
+}
+
+// nudge has the fetcher's goroutines look for work.
+func (f *fetcher) nudge() {
+	for range fetchersPerNode {
+		select {
+		case f.wake <- struct{}{}:
+		default:
+			return
+		}
+	}
+}
+
+// aim has a cursor fetched for if it wants that; x.mu is held.
+func (x *Consumer) aim(c *cursor) {
+	if ok, wait := c.wants(c.rest, x.o.PartitionBytes); !ok && wait == 0 || x.closed {
+		return
+	}
+	if c.leader == wire.NoNode {
+		x.refresh()
+		return
+	}
+	f := x.fetchers[c.leader]
+	if f == nil {
+		f = &fetcher{x: x, node: c.leader, wake: make(chan struct{}, fetchersPerNode)}
+		x.fetchers[c.leader] = f
+		for range fetchersPerNode {
+			x.loops.Add(1)
+			go f.run()
+		}
+	}
+	f.nudge()
+}
+
+// A fetching is one request and what a goroutine needs for it, used again and
+// again.
+type fetching struct {
+	req      wire.FetchRequest
+	resp     wire.FetchResponse
+	asked    []asked
+	reserved int64
+}
+
+// asked is a cursor in a request, as it was then.
+type asked struct {
+	cursor *cursor
+	turn   uint64
+}
+
+func (f *fetcher) run() {
+	defer f.x.loops.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var g fetching
+	for {
+		ok, wait := f.x.plan(f.node, &g)
+		if ok {
+			buf, err := f.fetch(&g)
+			f.x.land(&g, buf, err)
+			continue
+		}
+		var due <-chan time.Time
+		if wait > 0 {
+			timer.Reset(wait)
+			due = timer.C
+		}
+		select {
+		case <-f.wake:
+		case <-due:
+		case <-f.x.ctx.Done():
+			return
+		}
+	}
+}
+
+// plan makes the next request to a node out of the cursors that want one, as
+// far as the buffer has room. Without any, wait says when to look again, 0 if
+// only an event can change that.
+func (x *Consumer) plan(node wire.NodeID, g *fetching) (ok bool, wait time.Duration) {
+	g.asked, g.req.Partitions, g.reserved = g.asked[:0], g.req.Partitions[:0], 0
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return false, 0
+	}
+	now, most := x.c.now(), int64(x.o.PartitionBytes)
+	room := min(x.o.BufferBytes-x.used, maxFetch)
+	for i := range x.cursors {
+		c := x.cursors[(x.first+i)%len(x.cursors)]
+		if c.leader != node {
+			continue
+		}
+		ok, w := c.wants(now, x.o.PartitionBytes)
+		if w > 0 && (wait == 0 || w < wait) {
+			wait = w
+		}
+		if !ok || g.reserved+most > room {
+			continue
+		}
+		g.reserved += most
+		g.req.Partitions = append(g.req.Partitions, c.request(x.o.PartitionBytes))
+		g.asked = append(g.asked, asked{c, c.turn})
+	}
+	if len(g.asked) == 0 {
+		return false, wait
+	}
+	x.used += g.reserved
+	g.req.Replica = wire.NoNode
+	g.req.MaxWaitMillis = uint32(x.o.MaxWait / time.Millisecond)
+	g.req.MinBytes, g.req.MaxBytes = uint32(x.o.MinBytes), uint32(g.reserved)
+	g.req.Plain = x.o.Plain
+	return true, 0
+}
+
+// fetch sends the request and waits for the answer. A broker that does not
+// answer in time loses the connection.
+func (f *fetcher) fetch(g *fetching) (*mem.Buf, error) {
+	x := f.x
+	addr, ok := x.c.meta.addr(f.node)
+	if !ok {
+		return nil, wire.ErrNotSent
+	}
+	conn, err := x.conns.get(x.ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(x.ctx, x.o.MaxWait+x.c.o.RequestTimeout)
+	defer cancel()
+	buf, err := conn.DoBuf(ctx, &g.req, &g.resp)
+	if err != nil && ctx.Err() != nil {
+		conn.Close()
+	}
+	return buf, err
+}
+
+// land gives the answer to the cursors.
+func (x *Consumer) land(g *fetching, buf *mem.Buf, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if n := len(g.resp.Partitions); err == nil && n != len(g.asked) {
+		err = wire.Errorf(wire.CodeInternal, "%d answers for %d partitions", n, len(g.asked))
+	}
+	x.used -= g.reserved
+	f := &frame{buf: buf, refs: 1}
+	if buf != nil {
+		f.cost = int64(cap(buf.B))
+		x.used += f.cost
+	}
+	for i, a := range g.asked {
+		c := a.cursor
+		if c.turn != a.turn {
+			continue // sought or paused since
+		}
+		c.asking = false
+		if err != nil {
+			x.failed(c, err, nil)
+			continue
+		}
+		r := &g.resp.Partitions[i]
+		if e := c.answer(r, f); e != nil {
+			x.failed(c, e, r)
+		}
+	}
+	for i := range g.resp.Partitions {
+		g.resp.Partitions[i].Data = nil
+	}
+	x.unref(f)
+	x.notify()
+}
+
+// failed deals with a cursor whose request failed or was refused.
+func (x *Consumer) failed(c *cursor, err error, r *wire.FetchResult) {
+	switch code := wire.CodeOf(err); {
+	case r != nil && x.o.Reset != ResetNever && code == wire.CodeOutOfRange:
+		to := r.LogStart
+		if x.o.Reset == ResetEnd {
+			to = r.Committed
+		}
+		x.reset(c, max(to, 0))
+	case r != nil && x.o.Reset != ResetNever && code == wire.CodeTruncated:
+		x.reset(c, max(r.DivergeEnd, 0))
+	case stops(err):
+		c.fail(err, r)
+	default:
+		v := judge(err)
+		c.retry(x.c.now(), x.wait, v.wait)
+		if v.stale {
+			x.refresh()
+		}
+	}
+}
+
+// reset moves a cursor whose position is gone. What it fetched before and Poll
+// has not returned is dropped with it.
+func (x *Consumer) reset(c *cursor, to wire.Offset) {
+	failures := c.failures
+	x.dropAll(c.rewind(to))
+	c.failures = failures
+	c.retry(x.c.now(), x.wait, 0) // a broker that moves us on and on must not keep us busy
+}
+
+func (x *Consumer) wait(n int, hint time.Duration) time.Duration {
+	return x.c.back.after(n, hint, rand.Float64())
+}
+
+// drop gives up a chunk's share of its memory.
+func (x *Consumer) drop(k chunk) { x.unref(k.frame) }
+
+func (x *Consumer) dropAll(ks []chunk) {
+	for _, k := range ks {
+		x.unref(k.frame)
+	}
+}
+
+// unref gives up one reference to a frame; the last one makes room for more.
+func (x *Consumer) unref(f *frame) {
+	f.refs--
+	if f.refs > 0 || f.buf == nil {
+		return
+	}
+	f.buf.Release()
+	x.used -= f.cost
+	for _, f := range x.fetchers {
+		f.nudge()
+	}
+}
+
+// refresh has metadata fetched, unless that is under way; x.mu is held.
+func (x *Consumer) refresh() {
+	x.doubtful = true
+	if x.refreshing || x.closed {
+		return
+	}
+	x.refreshing, x.doubtful = true, false
+	var names []string
+	for _, c := range x.cursors {
+		if !slices.Contains(names, c.topic) {
+			names = append(names, c.topic)
+		}
+	}
+	x.loops.Add(1)
+	go x.refreshNow(names)
+}
+
+// refreshNow fetches metadata once and points cursors at their leaders. It
+// ends not before a back-off has passed, which spaces the questions: longer
+// each time the answer helps nothing.
+func (x *Consumer) refreshNow(names []string) {
+	defer x.loops.Done()
+	ctx, cancel := x.c.bounded(x.ctx)
+	err := x.c.meta.refresh(ctx, names...)
+	cancel()
+
+	x.mu.Lock()
+	x.futile++
+	lost := err != nil
+	for _, c := range x.cursors {
+		if err == nil && slices.Contains(names, c.topic) {
+			x.redirect(c, x.c.meta.cached(c.topic))
+		}
+		lost = lost || c.leader == wire.NoNode
+	}
+	if !lost {
+		x.futile = 0
+	}
+	pause := x.wait(x.futile+1, 0)
+	x.notify()
+	x.mu.Unlock()
+
+	sleep(x.ctx, pause)
+	x.mu.Lock()
+	x.refreshing = false
+	if x.doubtful || lost {
+		x.refresh()
+	}
+	x.mu.Unlock()
+}
+
+// redirect takes what the cluster says now about a cursor's topic; nil: that
+// there is none. Offsets of a topic that was deleted mean nothing in another
+// one of its name, so the cursor stops.
+func (x *Consumer) redirect(c *cursor, t *topic) {
+	if t == nil || t.id != c.id.Topic || int(c.id.Partition) >= len(t.parts) {
+		if c.err == nil {
+			c.fail(wire.Errorf(wire.CodeTopicRecreated, "topic %q with id %d was deleted", c.topic, c.id.Topic), nil)
+		}
+		return
+	}
+	p := t.parts[c.id.Partition]
+	c.leader, c.epoch = p.leader, max(c.epoch, p.epoch)
+	if c.leader != wire.NoNode {
+		x.aim(c)
+	}
+}

@@ -1,0 +1,230 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/teralog/teralog/wire"
+)
+
+// A topic is what the cluster said about one topic: immutable once cached.
+type topic struct {
+	name  string
+	id    wire.TopicID
+	parts []part // by partition number
+}
+
+type part struct {
+	leader wire.NodeID // wire.NoNode: none at the moment
+	epoch  wire.Epoch
+}
+
+// metadata caches the addresses of brokers and the leaders of partitions.
+type metadata struct {
+	c    *Client
+	turn chan struct{} // holds a token while nobody asks
+
+	mu         sync.Mutex
+	round      uint64 // answers taken so far
+	nodes      map[wire.NodeID]string
+	controller wire.NodeID
+	topics     map[string]*topic
+	good       int // index of the bootstrap server that answered last
+}
+
+func newMetadata(c *Client) *metadata {
+	m := &metadata{c: c, turn: make(chan struct{}, 1), controller: wire.NoNode,
+		nodes: map[wire.NodeID]string{}, topics: map[string]*topic{}}
+	m.turn <- struct{}{}
+	return m
+}
+
+// cached returns the topic if it is known, without asking.
+func (m *metadata) cached(name string) *topic {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.topics[name]
+}
+
+// addr returns the address of a node.
+func (m *metadata) addr(n wire.NodeID) (string, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a, ok := m.nodes[n]
+	return a, ok
+}
+
+// topic returns the topic, asking if it is not cached or fresh is set.
+func (m *metadata) topic(ctx context.Context, name string, fresh bool) (*topic, error) {
+	if !wire.ValidName(name) {
+		return nil, wire.Errorf(wire.CodeInvalidName, "%.*q is not a topic name", wire.MaxName, name)
+	}
+	if t := m.cached(name); t != nil && !fresh {
+		return t, nil
+	}
+	if err := m.refresh(ctx, name); err != nil {
+		return nil, err
+	}
+	if t := m.cached(name); t != nil {
+		return t, nil
+	}
+	return nil, wire.Errorf(wire.CodeUnknownTopic, "there is no topic %q", name)
+}
+
+// refresh asks the cluster about the named topics and what brokers it has.
+// Callers that come while somebody asks wait for that answer and then, unless
+// it told them of their topics, ask in turn. Topics the cluster does not know
+// leave the cache; an error leaves the cache as it was.
+func (m *metadata) refresh(ctx context.Context, names ...string) error {
+	select {
+	case <-m.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { m.turn <- struct{}{} }()
+
+	req := wire.MetadataRequest{Topics: names}
+	var resp wire.MetadataResponse
+	if err := m.ask(ctx, &req, &resp); err != nil {
+		return fmt.Errorf("metadata: %w", err)
+	}
+	return m.take(&resp, names)
+}
+
+// take puts an answer into the cache.
+func (m *metadata) take(resp *wire.MetadataResponse, names []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.round++
+	m.controller = resp.Controller
+	clear(m.nodes)
+	for _, n := range resp.Nodes {
+		m.nodes[n.ID] = n.Addr
+	}
+	var first error
+	for _, name := range names {
+		i := slices.IndexFunc(resp.Topics, func(t wire.TopicMeta) bool { return t.Name == name })
+		if i < 0 || resp.Topics[i].Code == wire.CodeUnknownTopic {
+			delete(m.topics, name)
+			continue
+		}
+		t, err := topicOf(&resp.Topics[i])
+		if err != nil {
+			if first == nil {
+				first = err
+			}
+			continue
+		}
+		m.topics[name] = t
+	}
+	return first
+}
+
+// topicOf checks what was said about a topic: partitions are numbered from 0
+// without a gap, and each is named once.
+func topicOf(tm *wire.TopicMeta) (*topic, error) {
+	if tm.Code != wire.CodeOK {
+		return nil, wire.Errorf(tm.Code, "topic %q", tm.Name)
+	}
+	if tm.ID == 0 || len(tm.Partitions) == 0 {
+		return nil, fmt.Errorf("metadata of topic %q: id %d with %d partitions: %w", tm.Name, tm.ID, len(tm.Partitions), wire.ErrCorrupt)
+	}
+	t := &topic{name: tm.Name, id: tm.ID, parts: make([]part, len(tm.Partitions))}
+	seen := make([]bool, len(tm.Partitions))
+	for _, p := range tm.Partitions {
+		if p.Partition < 0 || int(p.Partition) >= len(seen) || seen[p.Partition] {
+			return nil, fmt.Errorf("metadata of topic %q: partition %d of %d: %w", tm.Name, p.Partition, len(seen), wire.ErrCorrupt)
+		}
+		seen[p.Partition] = true
+		t.parts[p.Partition] = part{leader: p.Leader, epoch: p.Epoch}
+		if p.Code != wire.CodeOK {
+			t.parts[p.Partition].leader = wire.NoNode
+		}
+	}
+	return t, nil
+}
+
+// candidates lists addresses to ask: first the bootstrap server that answered
+// last, then the others, then brokers learned of.
+func (m *metadata) candidates() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	servers := m.c.o.Servers
+	list := slices.Concat(servers[m.good:], servers[:m.good])
+	for _, a := range m.nodes {
+		if !slices.Contains(list, a) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// answered remembers which server is alive.
+func (m *metadata) answered(addr string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(m.c.o.Servers, addr); i >= 0 {
+		m.good = i
+	}
+}
+
+// ask puts a request that may safely be repeated to whichever broker answers,
+// with back-off, until ctx ends.
+func (m *metadata) ask(ctx context.Context, req, resp wire.Message) error {
+	return m.c.retry(ctx, func(ctx context.Context) (err error) {
+		for _, addr := range m.candidates() {
+			var conn *wire.Conn
+			if conn, err = m.c.conns.get(ctx, addr); err == nil {
+				err = conn.Do(ctx, req, resp)
+			}
+			if err == nil {
+				m.answered(addr)
+				return nil
+			}
+			if v := judge(err); !v.again || ctx.Err() != nil {
+				return err
+			}
+		}
+		return err
+	})
+}
+
+// askController puts a request that carries its own identity, so that it may
+// be repeated, to the controller, or to whoever answers while none is known.
+func (m *metadata) askController(ctx context.Context, req, resp wire.Message) error {
+	m.mu.Lock()
+	addr, known := m.nodes[m.controller]
+	m.mu.Unlock()
+	if !known {
+		return m.ask(ctx, req, resp)
+	}
+	conn, err := m.c.conns.get(ctx, addr)
+	if err == nil {
+		err = conn.Do(ctx, req, resp)
+	}
+	if err == nil || !judge(err).again || ctx.Err() != nil {
+		return err
+	}
+	return m.ask(ctx, req, resp)
+}
+
+// retry runs f until it succeeds, fails for good or ctx ends. The error is
+// f's last one: it says more than that time ran out.
+func (c *Client) retry(ctx context.Context, f func(ctx context.Context) error) error {
+	for n := 1; ; n++ {
+		err := f(ctx)
+		if err == nil {
+			return nil
+		}
+		v := judge(err)
+		if !v.again || !sleep(ctx, c.back.after(n, v.wait, rand.Float64())) {
+			if ctx.Err() != nil {
+				return fmt.Errorf("%w (last: %w)", context.Cause(ctx), err)
+			}
+			return err
+		}
+	}
+}
