@@ -1,0 +1,255 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/teralog/teralog/mem"
+)
+
+// A Handler answers requests. ServeCall runs on the connection's reader, so it
+// must not block: what cannot be answered at once is handed on, and the call
+// answered later from any goroutine. A panic in it answers that call INTERNAL
+// and harms no other.
+type Handler interface {
+	ServeCall(c *Call)
+}
+
+// A FileRange is Len bytes at Off of R, sent as they are.
+//
+// If R also has a method SysFd() uintptr naming an open file of the system,
+// the bytes go from the page cache to the socket by sendfile; otherwise they
+// are copied through a pooled buffer. R must stay open, and its bytes in the
+// range unchanged, until Done.
+type FileRange struct {
+	R        io.ReaderAt
+	Off, Len int64
+	Done     func() // called exactly once, on any goroutine, when R is no longer needed; may be nil
+}
+
+// done runs Done the first time it is called.
+func (f *FileRange) done() {
+	if f.Done != nil {
+		f.Done()
+		f.Done = nil
+	}
+}
+
+// A Call is one request, and the only way to its answer: exactly one of Reply,
+// ReplyError, ReplyFiles and NoReply must be called, once, on any goroutine.
+//
+// A Call may be used until both ServeCall has returned and it was answered;
+// then it serves another request. Its body is valid until DropBody or the
+// answer, whichever is first, or longer for who holds a reference to Body.
+type Call struct {
+	API     API
+	Version Version
+
+	correlation uint32
+	body        []byte
+	buf         *mem.Buf
+	charged     int64 // bytes taken from the budgets for the body
+
+	conn  *serverConn               // nil: socketless
+	reply func([]byte, []FileRange) // of a socketless call
+	files []FileRange               // of the answer, kept here while they are sent
+
+	reader   Reader
+	dropped  atomic.Bool // the body
+	answered atomic.Bool
+	failed   atomic.Bool  // the handler panicked: an answer may come twice
+	refs     atomic.Int32 // the reader's, the answer's, and the one of ranges being sent
+}
+
+var calls = sync.Pool{New: func() any { return new(Call) }}
+
+// socketless holds the bodies of calls made by NewCall.
+var socketless = mem.NewPool("calls")
+
+// NewCall returns a call without a connection: reply is called once with the
+// whole response frame, file ranges following it, each of whose Done the
+// receiver runs; after NoReply it is called with nil. body is copied.
+func NewCall(a API, v Version, body []byte, reply func([]byte, []FileRange)) *Call {
+	b := socketless.Get(len(body))
+	copy(b.B, body)
+	c := &Call{API: a, Version: v, body: b.B, buf: b, reply: reply}
+	c.refs.Store(2)
+	return c
+}
+
+// newCall returns the call of a frame, of which it keeps buf.
+func newCall(conn *serverConn, h requestHeader, frame []byte, buf *mem.Buf, charged int64) *Call {
+	c := calls.Get().(*Call)
+	c.API, c.Version, c.correlation = h.api, h.version, h.correlation
+	c.body, c.buf, c.charged, c.conn = frame[requestLen:], buf.Retain(), charged, conn
+	c.refs.Store(2)
+	return c
+}
+
+// unref gives up one of the call's references. A checked build does not use
+// calls again, so that an answer given twice is always found.
+func (c *Call) unref() {
+	if c.refs.Add(-1) > 0 || c.conn == nil || mem.Checked {
+		return
+	}
+	clear(c.files)
+	files := c.files[:0]
+	*c = Call{files: files}
+	calls.Put(c)
+}
+
+// Decode decodes the request's body into m. Batches and byte slices in m alias
+// the body. An error is the answer to give: INVALID_REQUEST.
+func (c *Call) Decode(m Message) error {
+	if m.API() != c.API {
+		panic(fmt.Sprintf("BUG: %v decoded as %v", c.API, m.API()))
+	}
+	if err := DecodeBody(&c.reader, m, c.Version, c.body); err != nil {
+		return &Error{Code: CodeInvalidRequest, Message: err.Error()}
+	}
+	return nil
+}
+
+// Body returns the buffer the request's body lies in, in which other requests
+// may lie too. Retain it if batches that alias the body must outlive the call.
+func (c *Call) Body() *mem.Buf { return c.buf }
+
+// DropBody says that the body is no longer needed, so that a call that waits
+// long holds no memory; the bytes it took from the budgets are given back. No
+// Decode after it. A second DropBody does nothing.
+func (c *Call) DropBody() {
+	if c.dropped.Swap(true) {
+		return
+	}
+	c.buf.Release()
+	if c.conn != nil {
+		c.conn.discharge(c.charged)
+	}
+}
+
+// Remote returns the peer's address, "" of a socketless call.
+func (c *Call) Remote() string {
+	if c.conn == nil {
+		return ""
+	}
+	return c.conn.remote
+}
+
+// Cancelled is closed when the connection has ended, so that nobody waits for
+// the answer. It must be given nevertheless.
+func (c *Call) Cancelled() <-chan struct{} {
+	if c.conn == nil {
+		return nil
+	}
+	return c.conn.gone
+}
+
+// MoreBuffered reports whether the reader has another complete request at
+// hand, so that it is not about to wait. Only ServeCall itself may ask.
+func (c *Call) MoreBuffered() bool { return c.conn != nil && c.conn.moreBuffered() }
+
+// Reply answers with m, which is encoded before Reply returns.
+func (c *Call) Reply(m Message) { c.ReplyFiles(m, nil) }
+
+// ReplyFiles answers with m followed by the bytes of fs, in order. fs is
+// copied; each Done is called exactly once, also when the connection is gone.
+func (c *Call) ReplyFiles(m Message, fs []FileRange) {
+	if !c.claim() {
+		for i := range fs {
+			fs[i].done()
+		}
+		return
+	}
+	b := c.replyPool().Get(replyBuf)
+	b.B = m.AppendTo(b.B[:responseLen], c.Version)
+	c.send(b, responseHeader{correlation: c.correlation}, fs)
+}
+
+// replyBuf is the size of the buffer a response is encoded into; one that
+// outgrows it moves to the heap.
+const replyBuf = 4 << 10
+
+// ReplyError answers with the code that err wraps, with its message, and with
+// the time after which to ask again. An error without a code is INTERNAL.
+func (c *Call) ReplyError(err error) {
+	if !c.claim() {
+		return
+	}
+	h := responseHeader{correlation: c.correlation, code: CodeOf(err)}
+	message := ""
+	var e *Error
+	switch {
+	case h.code == CodeOK:
+		panic("BUG: ReplyError without an error")
+	case errors.As(err, &e):
+		message, h.throttle = e.Message, e.RetryAfter
+	case err != error(h.code):
+		message = err.Error()
+	}
+	b := c.replyPool().Get(replyBuf)
+	b.B = AppendText(b.B[:responseLen], message)
+	c.send(b, h, nil)
+}
+
+// NoReply ends a call that gets no response, such as a produce with acks=0.
+func (c *Call) NoReply() {
+	if !c.claim() {
+		return
+	}
+	c.DropBody()
+	if c.conn != nil {
+		c.conn.ended(1)
+	} else {
+		c.reply(nil, nil)
+	}
+	c.unref()
+}
+
+// claim takes the right to answer. It is refused only if the handler panicked
+// and was answered for.
+func (c *Call) claim() bool {
+	if !c.answered.Swap(true) {
+		return true
+	}
+	if !c.failed.Load() {
+		panic(fmt.Sprintf("BUG: call %d of %v answered twice", c.correlation, c.API))
+	}
+	return false
+}
+
+func (c *Call) replyPool() *mem.Pool {
+	if c.conn == nil {
+		return socketless
+	}
+	return c.conn.server.replies
+}
+
+// send hands the response over to the connection.
+func (c *Call) send(b *mem.Buf, h responseHeader, fs []FileRange) {
+	var bytes int64
+	for i := range fs {
+		bytes += fs[i].Len
+	}
+	putResponseHeader(b.B, h, bytes)
+	c.DropBody()
+	if c.conn == nil {
+		c.reply(b.B, fs)
+		b.Release()
+		return
+	}
+	p := parcel{buf: b, calls: 1}
+	if len(fs) > 0 {
+		c.files = append(c.files[:0], fs...)
+		p.files, p.answer = c.files, c
+		c.refs.Add(1)
+	}
+	c.conn.send(p)
+	c.unref()
+}
+
+// retryBusy is when to ask again after a refusal for want of memory.
+const retryBusy = 100 * time.Millisecond

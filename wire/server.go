@@ -1,0 +1,311 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/teralog/teralog/mem"
+)
+
+// A Server accepts connections and has their requests answered by a Handler.
+//
+// Fields are set before Serve and not changed after; the zero value of all but
+// Handler and Hello means the default named.
+//
+// A connection costs one goroutine, its reader, and while it is idle no
+// buffer. A second goroutine, the writer, exists only while there is something
+// to send that the reader cannot send itself.
+type Server struct {
+	Handler Handler
+	Hello   func() HelloResponse // limits and APIs left out are filled in by the server
+
+	Requests *mem.Pool   // frames are read into it; default a pool of its own
+	Replies  *mem.Pool   // responses are encoded into it; default a pool of its own
+	Budget   *mem.Budget // of the process: bytes of requests in flight, 256 MiB
+
+	ConnBudget  int64 // bytes of requests in flight of one connection, 64 MiB
+	MaxFrame    int   // greatest frame, inclusive, MaxFrame
+	MaxInFlight int   // calls of one connection not yet answered, 100; then it is no longer read
+	MaxConns    int   // further connections are closed at once, 50,000
+
+	HelloTimeout time.Duration // from accept to Hello, 10 s
+	IdleTimeout  time.Duration // without any call in flight, 10 min; noticed at the latest an eighth later
+	FrameTimeout time.Duration // for a frame to arrive, 30 s and 1 s for each 64 KiB of it
+	SendTimeout  time.Duration // for a response to make no progress, 30 s
+
+	Log *slog.Logger // default discards
+
+	once     sync.Once
+	requests *mem.Pool
+	replies  *mem.Pool
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	conns     map[*serverConn]struct{}
+	draining  bool
+	empty     chan struct{} // closed when draining and the last connection has ended
+
+	traffic traffic
+	count   struct {
+		accepted, refused, requests, badFrames, busy, panics, timeouts atomic.Int64
+	}
+}
+
+// ServerStats are a server's counters at one moment.
+type ServerStats struct {
+	Conns     int   // open now
+	Accepted  int64 // connections so far
+	Refused   int64 // of these closed at once: too many, or shutting down
+	Requests  int64 // frames handed to the handler, Hello not counted
+	BadFrames int64 // connections ended for what they sent
+	Busy      int64 // requests refused for want of memory
+	Panics    int64 // handlers that panicked
+	Timeouts  int64 // connections ended for sending or taking nothing
+	Writers   int64 // writer goroutines started
+
+	SentBytes     int64 // headers and fields
+	SentFileBytes int64 // ranges, by sendfile
+	SentCopyBytes int64 // ranges, through memory
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() ServerStats {
+	s.mu.Lock()
+	n := len(s.conns)
+	s.mu.Unlock()
+	return ServerStats{
+		Conns:         n,
+		Accepted:      s.count.accepted.Load(),
+		Refused:       s.count.refused.Load(),
+		Requests:      s.count.requests.Load(),
+		BadFrames:     s.count.badFrames.Load(),
+		Busy:          s.count.busy.Load(),
+		Panics:        s.count.panics.Load(),
+		Timeouts:      s.count.timeouts.Load(),
+		Writers:       s.traffic.writers.Load(),
+		SentBytes:     s.traffic.plain.Load(),
+		SentFileBytes: s.traffic.file.Load(),
+		SentCopyBytes: s.traffic.copied.Load(),
+	}
+}
+
+// init fills in the defaults.
+func (s *Server) init() {
+	s.once.Do(func() {
+		s.requests, s.replies = s.Requests, s.Replies
+		if s.requests == nil {
+			s.requests = mem.NewPool("requests")
+		}
+		if s.replies == nil {
+			s.replies = mem.NewPool("replies")
+		}
+		if s.Budget == nil {
+			s.Budget = mem.NewBudget(256 << 20)
+		}
+		if s.Log == nil {
+			s.Log = slog.New(slog.DiscardHandler)
+		}
+		orDefault(&s.ConnBudget, 64<<20)
+		orDefault(&s.MaxFrame, MaxFrame)
+		orDefault(&s.MaxInFlight, 100)
+		orDefault(&s.MaxConns, 50_000)
+		orDefault(&s.HelloTimeout, 10*time.Second)
+		orDefault(&s.IdleTimeout, 10*time.Minute)
+		orDefault(&s.FrameTimeout, 30*time.Second)
+		orDefault(&s.SendTimeout, 30*time.Second)
+		s.listeners = map[net.Listener]struct{}{}
+		s.conns = map[*serverConn]struct{}{}
+		s.empty = make(chan struct{})
+	})
+}
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// helloResponse returns what Hello is answered with.
+func (s *Server) helloResponse() HelloResponse {
+	r := s.Hello()
+	if r.APIs == nil {
+		r.APIs = supported()
+	}
+	orDefault(&r.MaxFrame, uint32(s.MaxFrame))
+	orDefault(&r.MaxInFlight, uint32(s.MaxInFlight))
+	return r
+}
+
+// supported returns the versions of every API this code speaks.
+func supported() []APIRange {
+	var rs []APIRange
+	for a := range apis {
+		if apis[a].name != "" {
+			rs = append(rs, APIRange{API: API(a), Min: apis[a].min, Max: apis[a].max})
+		}
+	}
+	return rs
+}
+
+// checkVersion returns the refusal of a request that no row of the API table covers.
+func checkVersion(a API, v Version) error {
+	if a == 0 || int(a) >= len(apis) || apis[a].name == "" {
+		return Errorf(CodeUnsupported, "there is no %v", a)
+	}
+	if v < apis[a].min || v > apis[a].max {
+		return Errorf(CodeUnsupportedVersion, "%v version %d, spoken are %d to %d", a, v, apis[a].min, apis[a].max)
+	}
+	return nil
+}
+
+// Serve accepts connections on ln, which it closes in the end, until Shutdown
+// (then it returns nil) or until ln fails for good. A lack of descriptors or
+// memory is waited out.
+func (s *Server) Serve(ln net.Listener) error {
+	s.init()
+	defer ln.Close()
+	if !s.listen(ln) {
+		return nil
+	}
+	defer s.unlisten(ln)
+	var pause backoff
+	for {
+		c, err := ln.Accept()
+		switch {
+		case err == nil:
+			pause.reset()
+			s.open(c)
+		case s.isDraining():
+			return nil
+		case !transient(err):
+			return err
+		default:
+			if pause.first() {
+				s.Log.Warn("accept failed, trying again", "addr", ln.Addr().String(), "err", err)
+			}
+			pause.wait()
+		}
+	}
+}
+
+// transient reports whether a failed accept may succeed later.
+func transient(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS,
+		syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR, syscall.EPROTO} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// A backoff waits longer and longer, 5 ms up to 1 s.
+type backoff struct{ next time.Duration }
+
+func (b *backoff) reset()      { b.next = 0 }
+func (b *backoff) first() bool { return b.next == 0 }
+func (b *backoff) wait() {
+	b.next = min(max(2*b.next, 5*time.Millisecond), time.Second)
+	time.Sleep(b.next)
+}
+
+func (s *Server) listen(ln net.Listener) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.draining {
+		s.listeners[ln] = struct{}{}
+	}
+	return !s.draining
+}
+
+func (s *Server) unlisten(ln net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.listeners, ln)
+}
+
+func (s *Server) isDraining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
+}
+
+// open starts the reader of a new connection.
+func (s *Server) open(nc net.Conn) {
+	s.count.accepted.Add(1)
+	c := newServerConn(s, nc)
+	s.mu.Lock()
+	ok := !s.draining && len(s.conns) < s.MaxConns
+	if ok {
+		s.conns[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	if !ok {
+		s.count.refused.Add(1)
+		nc.Close()
+		return
+	}
+	go c.run()
+}
+
+// closed forgets a connection that has ended.
+func (s *Server) closed(c *serverConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	if s.draining && len(s.conns) == 0 {
+		close(s.empty)
+	}
+}
+
+// Shutdown ends the server gracefully: it stops accepting and reading, lets
+// every call in flight be answered, and closes each connection after its last
+// answer was sent. Requests that were read but not yet handed to the handler
+// are answered SHUTTING_DOWN. When ctx ends first the remaining connections
+// are cut, and Shutdown returns ctx's error. Handlers must see to it that
+// calls which wait for something are answered.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.init()
+	s.mu.Lock()
+	first := !s.draining
+	s.draining = true
+	for ln := range s.listeners {
+		ln.Close()
+	}
+	if first && len(s.conns) == 0 {
+		close(s.empty)
+	}
+	conns := s.snapshot()
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.drain()
+	}
+	select {
+	case <-s.empty:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	conns = s.snapshot()
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.cut(ctx.Err())
+	}
+	return ctx.Err()
+}
+
+// snapshot returns the open connections; s.mu is held.
+func (s *Server) snapshot() []*serverConn {
+	conns := make([]*serverConn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	return conns
+}

@@ -1,0 +1,395 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/teralog/teralog/mem"
+)
+
+// errDraining ends a reader because the server shuts down, errNoHello because
+// the peer did not begin with a Hello that we take. In both cases what has
+// been answered still goes out.
+var (
+	errDraining = errors.New("server is shutting down")
+	errNoHello  = errors.New("no valid hello")
+)
+
+// lingerTime is how long a connection that we end waits for the peer to read
+// our last answers and close.
+const lingerTime = time.Second
+
+// A serverConn is one accepted connection.
+//
+// Its reader runs the handler and, when it is about to wait for more requests,
+// sends the answers that are ready. Answers given while it waits, and those
+// the socket does not take at once, are sent by the outbox's goroutine.
+type serverConn struct {
+	server *Server
+	sock   *socket
+	remote string
+	out    outbox
+	budget *mem.Budget   // of this connection
+	gone   chan struct{} // closed when the connection has ended
+
+	inFlight atomic.Int32 // calls whose answer has not been sent
+	waiting  atomic.Bool  // the reader waits for inFlight to fall
+	fell     sync.Cond    // on out.mu
+	draining bool         // guarded by out.mu
+	closed   bool         // guarded by out.mu
+
+	// The fields below belong to the reader.
+	in       frameReader
+	greeted  bool
+	holding  bool // the outbox's turn
+	charged  int  // bytes from the budgets for the frame at the front
+	deadline time.Time
+	framed   int // length of the frame the deadline was made for, 0: an idle one
+}
+
+func newServerConn(s *Server, nc net.Conn) *serverConn {
+	c := &serverConn{server: s, budget: mem.NewBudget(s.ConnBudget), gone: make(chan struct{})}
+	c.sock = newSocket(nc, s.SendTimeout)
+	if a := nc.RemoteAddr(); a != nil {
+		c.remote = a.String()
+	}
+	c.fell.L = &c.out.mu
+	c.out.init(c.sock, s.replies, c, &s.traffic)
+	c.in.init(c.sock, s.requests)
+	return c
+}
+
+// run is the reader's goroutine.
+func (c *serverConn) run() {
+	err := c.read()
+	s := c.server
+	switch {
+	case errors.Is(err, errDraining) || errors.Is(err, errNoHello):
+		c.finish()
+	case errors.Is(err, ErrCorrupt):
+		s.count.badFrames.Add(1)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		s.count.timeouts.Add(1)
+	}
+	s.Log.Debug("connection ended", "remote", c.remote, "err", err)
+	c.cut(err)
+	c.in.drop()
+	c.discharge(int64(c.charged))
+	s.closed(c)
+}
+
+// read serves requests until the connection ends and returns why.
+func (c *serverConn) read() error {
+	c.deadline = time.Now().Add(c.server.HelloTimeout)
+	if err := c.setDeadline(); err != nil {
+		return err
+	}
+	for {
+		c.holding = c.out.take()
+		need, err := c.serveBuffered()
+		c.flush()
+		if err == nil {
+			err = c.fill(need)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// flush sends what is ready and gives up the outbox's turn.
+func (c *serverConn) flush() {
+	if c.holding {
+		c.holding = false
+		c.out.flush()
+	}
+}
+
+// serveBuffered serves all requests that have arrived whole. need is the
+// length of the one that has not, as far as it is known.
+func (c *serverConn) serveBuffered() (need int, err error) {
+	for {
+		need, more, err := c.step()
+		if err != nil || !more {
+			return need, err
+		}
+	}
+}
+
+// step serves or refuses the frame at the front; more is false when it needs
+// bytes that have not arrived.
+func (c *serverConn) step() (need int, more bool, err error) {
+	n, known, err := c.in.frameLen(requestLen-sizeLen, c.maxFrame())
+	if err != nil {
+		return 0, false, err
+	}
+	if !known || c.in.have() < requestLen {
+		c.in.reserve(requestLen)
+		return n, false, nil
+	}
+	if err := c.awaitRoom(); err != nil {
+		return 0, false, err
+	}
+	h := parseRequestHeader(c.in.peek(requestLen))
+	if c.charged == 0 && !c.charge(int64(n)) {
+		c.refuse(h, n)
+		return 0, true, nil
+	}
+	c.charged = n
+	if c.in.have() < n {
+		c.in.reserve(n)
+		return n, false, nil
+	}
+	frame := c.in.take(n)
+	c.charged, c.framed = 0, 0
+	c.inFlight.Add(1)
+	return 0, true, c.serve(newCall(c, h, frame, c.in.buf, int64(n)))
+}
+
+func (c *serverConn) maxFrame() int {
+	if !c.greeted {
+		return maxHelloFrame
+	}
+	return c.server.MaxFrame
+}
+
+// charge takes n bytes from the connection's and the process's budgets.
+func (c *serverConn) charge(n int64) bool {
+	if !c.budget.TryTake(n) {
+		return false
+	}
+	if !c.server.Budget.TryTake(n) {
+		c.budget.Give(n)
+		return false
+	}
+	return true
+}
+
+func (c *serverConn) discharge(n int64) {
+	c.budget.Give(n)
+	c.server.Budget.Give(n)
+}
+
+// refuse answers BUSY to the frame at the front without taking memory for it.
+func (c *serverConn) refuse(h requestHeader, n int) {
+	c.server.count.busy.Add(1)
+	c.in.skip(n)
+	c.inFlight.Add(1)
+	b := c.server.replies.Get(replyBuf)
+	b.B = AppendText(b.B[:responseLen], "no memory for the request")
+	putResponseHeader(b.B, responseHeader{correlation: h.correlation, code: CodeBusy, throttle: retryBusy}, 0)
+	c.send(parcel{buf: b, calls: 1})
+}
+
+// serve has one call answered.
+func (c *serverConn) serve(call *Call) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.panicked(call, p)
+			return
+		}
+		call.unref()
+	}()
+	switch err := checkVersion(call.API, call.Version); {
+	case !c.greeted && call.API != APIHello:
+		call.ReplyError(Errorf(CodeHelloRequired, "the first request must be Hello, not %v", call.API))
+		return errNoHello
+	case err != nil:
+		call.ReplyError(err)
+	case call.API == APIHello:
+		return c.hello(call)
+	case c.isDraining():
+		call.ReplyError(CodeShuttingDown)
+	default:
+		c.server.count.requests.Add(1)
+		c.server.Handler.ServeCall(call)
+	}
+	return nil
+}
+
+// panicked answers for a handler that could not. The call is not used again,
+// since the handler may have given it to somebody who will answer it too.
+func (c *serverConn) panicked(call *Call, p any) {
+	s := c.server
+	s.count.panics.Add(1)
+	s.Log.Error("panic in a handler", "api", call.API.String(), "remote", c.remote, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+	call.failed.Store(true)
+	if !call.answered.Load() {
+		call.ReplyError(Errorf(CodeInternal, "the request failed inside the broker; its log says how"))
+	}
+}
+
+func (c *serverConn) hello(call *Call) error {
+	var m HelloRequest
+	if err := call.Decode(&m); err != nil {
+		call.ReplyError(err)
+		return errNoHello
+	}
+	r := c.server.helloResponse()
+	call.Reply(&r)
+	c.greeted, c.deadline = true, time.Time{}
+	return nil
+}
+
+// moreBuffered reports whether another request has arrived whole.
+func (c *serverConn) moreBuffered() bool {
+	n, known, err := c.in.frameLen(requestLen-sizeLen, c.maxFrame())
+	return err == nil && known && c.in.have() >= n
+}
+
+// awaitRoom waits while too many calls are in flight.
+func (c *serverConn) awaitRoom() error {
+	if int(c.inFlight.Load()) < c.server.MaxInFlight {
+		return nil
+	}
+	c.flush()
+	ok := c.awaitInFlight(c.server.MaxInFlight - 1)
+	c.holding = c.out.take()
+	if !ok {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// awaitInFlight waits until at most n calls are in flight; false: the
+// connection was cut first.
+func (c *serverConn) awaitInFlight(n int) bool {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	c.waiting.Store(true)
+	defer c.waiting.Store(false)
+	for int(c.inFlight.Load()) > n && !c.closed {
+		c.fell.Wait()
+	}
+	return !c.closed
+}
+
+// ended counts n calls out.
+//
+// The counter is read by a waiting reader after it has set waiting, and waiting
+// is read here after the counter fell: one of the two sees the other.
+func (c *serverConn) ended(n int) {
+	c.inFlight.Add(-int32(n))
+	if c.waiting.Load() {
+		c.out.mu.Lock()
+		c.fell.Broadcast()
+		c.out.mu.Unlock()
+	}
+}
+
+// send queues an answer; unless somebody sends already, or the reader will,
+// a goroutine does.
+func (c *serverConn) send(p parcel) {
+	if mine, _ := c.out.push(p); mine {
+		c.out.start()
+	}
+}
+
+func (c *serverConn) parcelSent(p *parcel) { c.ended(p.calls) }
+
+func (c *serverConn) sendFailed(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.server.count.timeouts.Add(1)
+	}
+	c.cut(err)
+}
+
+// fill reads once, within the time the peer has.
+func (c *serverConn) fill(need int) error {
+	if err := c.renewDeadline(need); err != nil {
+		return err
+	}
+	err := c.in.fill(need)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	switch {
+	case c.isDraining():
+		return errDraining
+	case c.greeted && c.framed == 0 && c.inFlight.Load() > 0:
+		c.deadline = time.Time{} // not idle: its calls take long
+		return nil
+	}
+	return err
+}
+
+// renewDeadline sets the time by which the peer must send something: a frame
+// that has begun must come to its end, a connection without any must not idle
+// for ever. An idle deadline lies an eighth too late and is left alone until it
+// comes closer than it should, so that most reads change no timer.
+func (c *serverConn) renewDeadline(need int) error {
+	if !c.greeted {
+		return c.setDeadline() // that of Hello
+	}
+	s, now := c.server, time.Now()
+	switch began := c.in.have() > 0 || c.in.skipping > 0; {
+	case began && c.framed >= max(need, 1) && !c.deadline.IsZero():
+		return nil
+	case began:
+		c.framed = max(need, 1)
+		c.deadline = now.Add(s.FrameTimeout + time.Duration(max(need, c.in.skipping)>>16)*time.Second)
+	case c.framed == 0 && c.deadline.Sub(now) >= s.IdleTimeout:
+		return nil
+	default:
+		c.framed = 0
+		c.deadline = now.Add(s.IdleTimeout + s.IdleTimeout/8)
+	}
+	return c.setDeadline()
+}
+
+// setDeadline tells the socket the reader's deadline, unless a drain has set
+// one that is over.
+func (c *serverConn) setDeadline() error {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	if c.draining {
+		return errDraining
+	}
+	return c.sock.SetReadDeadline(c.deadline)
+}
+
+// drain makes the reader stop reading.
+func (c *serverConn) drain() {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	c.draining = true
+	c.sock.SetReadDeadline(time.Unix(1, 0))
+}
+
+func (c *serverConn) isDraining() bool {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	return c.draining
+}
+
+// finish waits until everything is answered and sent.
+func (c *serverConn) finish() {
+	c.in.drop()
+	if c.awaitInFlight(0) {
+		c.sock.closeWrite()
+		c.sock.linger(lingerTime)
+	}
+}
+
+// cut ends the connection at once. It may be called from anywhere.
+func (c *serverConn) cut(err error) {
+	if err == nil {
+		err = net.ErrClosed
+	}
+	c.out.close(err)
+	c.out.mu.Lock()
+	first := !c.closed
+	c.closed = true
+	c.fell.Broadcast()
+	c.out.mu.Unlock()
+	if first {
+		close(c.gone)
+		c.sock.Close()
+	}
+}

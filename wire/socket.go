@@ -1,0 +1,117 @@
+package wire
+
+import (
+	"io"
+	"net"
+	"syscall"
+	"time"
+)
+
+// A socket is one connection as the transport uses it. A system socket is
+// read, written and sent to from files by system calls that do not block,
+// which is what lets a reader wait without a buffer and send without waiting;
+// any other connection (in memory, encrypted) goes through Read and Write.
+type socket struct {
+	net.Conn
+	raw      syscall.RawConn // nil: not a system socket
+	patience time.Duration   // how long a write may make no progress
+
+	// Arguments and results of the write callback, which is made once so that
+	// a write allocates nothing. They belong to whoever sends.
+	onWrite func(fd uintptr) bool
+	w       struct {
+		bufs  [][]byte // to be written, or
+		file  uintptr  // read from here if bufs is empty
+		off   int64
+		len   int
+		more  bool // something follows at once
+		block bool
+		n     int
+		err   error
+	}
+}
+
+func newSocket(c net.Conn, patience time.Duration) *socket {
+	s := &socket{Conn: c, patience: patience, raw: systemSocket(c)}
+	s.onWrite = s.tryWrite
+	return s
+}
+
+// A tryWriter can write what fits at once, without blocking.
+type tryWriter interface {
+	TryWrite(p []byte) (n int, err error)
+}
+
+// write writes a part of bufs, which is not empty, and returns how many bytes
+// it took. With block it waits, at most for the socket's patience, until that
+// is at least one; without, 0 says that it would have had to wait. more says
+// that further bytes follow at once.
+func (s *socket) write(bufs [][]byte, more, block bool) (int, error) {
+	if s.raw != nil {
+		s.w.bufs, s.w.more = bufs, more
+		n, err := s.rawWrite(block)
+		s.w.bufs = nil
+		return n, err
+	}
+	if t, ok := s.Conn.(tryWriter); ok {
+		if n, err := t.TryWrite(bufs[0]); n > 0 || err != nil || !block {
+			return n, err
+		}
+	} else if !block {
+		return 0, nil
+	}
+	if err := s.SetWriteDeadline(time.Now().Add(s.patience)); err != nil {
+		return 0, err
+	}
+	return s.Conn.Write(bufs[0][:min(len(bufs[0]), firstPiece)])
+}
+
+// rawWrite does what s.w asks.
+func (s *socket) rawWrite(block bool) (int, error) {
+	n, err, wait := s.rawWriteOnce(false)
+	if !wait || !block {
+		return n, err
+	}
+	// The deadline is set only now: a write that need not wait, nearly all,
+	// is spared two timer changes.
+	if err := s.SetWriteDeadline(time.Now().Add(s.patience)); err != nil {
+		return 0, err
+	}
+	n, err, _ = s.rawWriteOnce(true)
+	if err == nil {
+		err = s.SetWriteDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// rawWriteOnce runs the write callback; wait says that it would have blocked.
+func (s *socket) rawWriteOnce(block bool) (n int, err error, wait bool) {
+	s.w.block, s.w.n, s.w.err = block, 0, nil
+	if err := s.raw.Write(s.onWrite); err != nil {
+		return 0, err, false
+	}
+	if s.w.err == errWouldBlock {
+		return 0, nil, true
+	}
+	return s.w.n, s.w.err, false
+}
+
+// closeWrite tells the peer that nothing more will come.
+func (s *socket) closeWrite() {
+	if c, ok := s.Conn.(interface{ CloseWrite() error }); ok {
+		c.CloseWrite()
+	}
+}
+
+// linger throws away what the peer still sends until it closes or the time is
+// over. Closing a socket with unread bytes would reset it, and the peer could
+// lose answers that it had not read yet.
+func (s *socket) linger(d time.Duration) {
+	s.SetReadDeadline(time.Now().Add(d))
+	var scratch [512]byte
+	for {
+		if _, err := io.ReadFull(s.Conn, scratch[:]); err != nil {
+			return
+		}
+	}
+}

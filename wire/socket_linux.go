@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// errWouldBlock says that a system call has to wait.
+const errWouldBlock = unix.EAGAIN
+
+// systemSocket returns the raw form of a TCP or local stream socket, nil of
+// anything else.
+func systemSocket(c net.Conn) syscall.RawConn {
+	switch c := c.(type) {
+	case *net.TCPConn:
+		raw, _ := c.SyscallConn()
+		return raw
+	case *net.UnixConn:
+		raw, _ := c.SyscallConn()
+		return raw
+	}
+	return nil
+}
+
+// tryRead reads once without blocking. While there is nothing to read it holds
+// no buffer that is empty.
+func (r *frameReader) tryRead(fd uintptr) (done bool) {
+	if r.wantLowat != r.lowat {
+		// A socket that cannot be told is read in smaller pieces, no worse.
+		unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, r.wantLowat)
+		r.lowat = r.wantLowat
+	}
+	for {
+		n, err := unix.Read(int(fd), r.space())
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			if r.have() == 0 {
+				r.drop()
+			}
+			return false
+		case err != nil:
+			r.err = os.NewSyscallError("read", err)
+		case n == 0:
+			r.err = io.EOF
+		default:
+			r.n = n
+		}
+		return true
+	}
+}
+
+// tryWrite writes or sends once, without blocking unless s.w.block.
+func (s *socket) tryWrite(fd uintptr) (done bool) {
+	w := &s.w
+	for {
+		switch {
+		case len(w.bufs) == 0:
+			off := w.off
+			w.n, w.err = unix.Sendfile(int(fd), int(w.file), &off, w.len)
+		case len(w.bufs) == 1:
+			flags := unix.MSG_NOSIGNAL
+			if w.more {
+				flags |= unix.MSG_MORE
+			}
+			w.n, w.err = unix.SendmsgN(int(fd), w.bufs[0], nil, nil, flags)
+		case w.more:
+			w.n, w.err = unix.SendmsgBuffers(int(fd), w.bufs, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_MORE)
+		default:
+			w.n, w.err = unix.Writev(int(fd), w.bufs)
+		}
+		if w.err != unix.EINTR {
+			break
+		}
+	}
+	w.n = max(w.n, 0)
+	return w.err != unix.EAGAIN || !w.block
+}
