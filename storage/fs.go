@@ -38,8 +38,8 @@ type FS interface {
 	Open(name string, mode Mode) (File, error)
 	// Mkdir makes the directory and its missing parents; one that is there is fine.
 	Mkdir(name string) error
-	// Rename replaces what stands at new. Both directories must be synced for
-	// the move to be durable, the new one first.
+	// Rename replaces a file that stands at new; a directory there is refused.
+	// Both directories must be synced for the move to be durable.
 	Rename(old, new string) error
 	// Remove unlinks a file or an empty directory.
 	Remove(name string) error

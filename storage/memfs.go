@@ -200,12 +200,12 @@ func (m *MemFS) Rename(old, new string) error {
 		switch {
 		case n == nil:
 			return fs.ErrNotExist
-		case n == over:
+		case n == over && !(n.isDir && memPath(old) == memPath(new)):
 			return nil
-		case over != nil && over.isDir && len(over.names) > 0:
-			return syscall.ENOTEMPTY
-		case over != nil && over.isDir != n.isDir:
-			return syscall.EEXIST
+		case over != nil && over.isDir:
+			return fs.ErrExist
+		case over != nil && n.isDir:
+			return syscall.ENOTDIR
 		}
 		if from == to {
 			m.rename(to, newBase, n, oldBase)
