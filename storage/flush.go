@@ -1,0 +1,379 @@
+package storage
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"sync/atomic"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/wire"
+)
+
+// A flusher is what flushes, which run beside the owner, know of a log.
+type flusher struct {
+	flushed atomic.Int64          // everything below this offset is durable
+	cuts    atomic.Int64          // how often the log was truncated
+	failed  atomic.Pointer[error] // the first fsync that failed; final
+}
+
+func (x *flusher) err() error {
+	if e := x.failed.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+// raise notes that all below end is durable, unless the log was cut since.
+func (x *flusher) raise(end wire.Offset, cuts int64) {
+	for {
+		old := x.flushed.Load()
+		if old >= int64(end) || x.cuts.Load() != cuts || x.flushed.CompareAndSwap(old, int64(end)) {
+			return
+		}
+	}
+}
+
+// Flush makes everything durable that was appended before it started, the names
+// of new segments included, and returns the offset below which all is. It may
+// run beside appends. After a failure, which wraps ErrSync and is final, it
+// always fails: no later fsync can prove what the first one lost.
+func (l *Log) Flush() (wire.Offset, error) {
+	cuts := l.flush.cuts.Load()
+	v := l.View()
+	if err := l.flush.err(); err != nil {
+		return l.Flushed(), err
+	}
+	if l.Flushed() >= v.End() && v.active.named.Load() {
+		return l.Flushed(), nil
+	}
+	if err := v.sync(); err != nil {
+		err = fmt.Errorf("flush %s: %w: %w", l.home.path, ErrSync, err)
+		l.flush.failed.CompareAndSwap(nil, &err)
+		return l.Flushed(), err
+	}
+	l.flush.raise(v.End(), cuts)
+	return v.End(), nil
+}
+
+// Flushed returns the offset below which everything is durable. Any goroutine
+// may ask.
+func (l *Log) Flushed() wire.Offset { return wire.Offset(l.flush.flushed.Load()) }
+
+// sync fsyncs all of v that is not durable yet, oldest first, then the names.
+func (v *View) sync() error {
+	from := len(v.sealed)
+	for from > 0 && !v.sealed[from-1].synced.Load() {
+		from--
+	}
+	fresh := append(slices.Clone(v.sealed[from:]), v.active)
+	names := false
+	for _, s := range fresh {
+		if err := s.sync(); err != nil {
+			return err
+		}
+		names = names || !s.named.Load()
+	}
+	if names {
+		if err := v.home.fs.SyncDir(v.home.path); err != nil {
+			return err
+		}
+	}
+	for _, s := range fresh {
+		s.named.Store(true)
+		if s != v.active {
+			s.synced.Store(true)
+			v.home.files.unpin(s)
+		}
+	}
+	return nil
+}
+
+func (s *segment) sync() error {
+	f, err := s.home.files.take(s)
+	if err == errGone {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer s.done()
+	return f.Sync()
+}
+
+// A Checkpoint is what the owner saw of the log when it asked for a recovery
+// point. It is run once, beside the owner's work.
+type Checkpoint struct {
+	log      *Log
+	point    Point
+	pages    []indexPage
+	finished []File      // index files of sealed segments, to be synced and closed
+	snapshot []byte      // nil: none is due
+	older    wire.Offset // what Point.Snapshot is if the disk has no room for it
+	epochs   []epochStart
+	names    bool // files were made since the last one
+}
+
+// An indexPage is the part of an index that only the heap has.
+type indexPage struct {
+	kind indexFile
+	f    File
+	at   int
+	es   []entry
+}
+
+// Checkpoint captures what a recovery point at the log's end needs; nil if
+// nothing changed since the last one. It is cheap. The owner calls it between
+// turns, and does not truncate until the point is saved.
+func (l *Log) Checkpoint(now mem.Now) *Checkpoint {
+	if !l.dirty || l.broken != nil {
+		return nil
+	}
+	return l.checkpoint(l.unsnapped >= l.o.SnapshotBytes)
+}
+
+func (l *Log) checkpoint(snapshot bool) *Checkpoint {
+	c := &Checkpoint{log: l, point: Point{
+		ID: l.home.id, Start: l.start, Offset: l.tail.end, Committed: l.tail.end,
+		SegmentBase: l.active.base, Position: l.tail.size,
+		GreatestTime: l.tail.maxTime, AppendTime: l.tail.maxAppend,
+		Snapshot: l.replayFrom(),
+	}}
+	c.takePages(l)
+	for _, s := range slices.Backward(l.sealed) {
+		if s.idx[0] == nil && s.idx[1] == nil {
+			break
+		}
+		c.takeFinished(s)
+	}
+	if snapshot && l.producers.Len() > 0 {
+		c.older = c.point.Snapshot
+		c.snapshot, c.point.Snapshot = l.producers.encode(l.tail.end), l.tail.end
+		l.unsnapped = 0
+	}
+	if l.epochs.dirty {
+		c.epochs = l.epochs.list
+		l.epochs.dirty = false
+	}
+	c.names, l.home.newNames = l.home.newNames, false
+	l.dirty = false
+	return c
+}
+
+// replayFrom returns the offset from which recovery has to replay batches to
+// know the producers: that of the newest snapshot, the log's first without
+// one; -1 says that there is no producer to know.
+func (l *Log) replayFrom() wire.Offset {
+	switch n := len(l.snapshots); {
+	case l.producers.Len() == 0:
+		return -1
+	case n > 0:
+		return l.snapshots[n-1]
+	case len(l.sealed) > 0:
+		return l.sealed[0].base
+	}
+	return l.active.base
+}
+
+// takePages captures the entries that stand in the heap. Without index files
+// the recovery point vouches for no entry, and recovery walks the segment.
+func (c *Checkpoint) takePages(l *Log) {
+	if l.tail.entries() == 0 || l.active.openIndexes() != nil {
+		return
+	}
+	for i, x := range indexFiles {
+		c.pages = append(c.pages, indexPage{x, l.active.idx[i], l.tail.filed, l.tail.heap})
+	}
+	n := uint32(l.tail.entries())
+	c.point.IndexCount, c.point.TimeCount = n, n
+	c.point.IndexCRC, c.point.TimeCRC = l.tail.sumOff, l.tail.sumTime
+}
+
+// takeFinished takes over the index files of a sealed segment.
+func (c *Checkpoint) takeFinished(s *segment) {
+	for i, f := range s.idx {
+		if f != nil {
+			c.finished = append(c.finished, f)
+			s.idx[i] = nil
+		}
+	}
+}
+
+// Run makes everything durable that the point vouches for, and returns it. What
+// consumers may have seen, Point.Committed, is set to the point itself; a caller
+// that knows less lowers it. After an error that wraps ErrSync the data
+// directory must fail; a full disk is none, since then the point only vouches
+// for less.
+func (c *Checkpoint) Run() (Point, error) {
+	l := c.log
+	for _, p := range c.pages {
+		if p.kind.writeEntries(p.f, p.at, p.es, nil) != nil {
+			c.point.vouchNoIndex()
+		}
+	}
+	if _, err := l.Flush(); err != nil {
+		return Point{}, err
+	}
+	if err := c.syncIndexes(); err != nil {
+		return Point{}, fmt.Errorf("recovery point of %s: %w: %w", l.home.path, ErrSync, err)
+	}
+	// A snapshot must never speak of batches that a power cut can take back, so
+	// it comes after the log's fsync.
+	if err := c.writeSmall(); err != nil {
+		return Point{}, fmt.Errorf("recovery point of %s: %w", l.home.path, err)
+	}
+	if c.names {
+		if err := l.home.fs.SyncDir(l.home.path); err != nil {
+			return Point{}, fmt.Errorf("recovery point of %s: %w: %w", l.home.path, ErrSync, err)
+		}
+	}
+	return c.point, nil
+}
+
+func (p *Point) vouchNoIndex() {
+	p.IndexCount, p.TimeCount, p.IndexCRC, p.TimeCRC = 0, 0, 0, 0
+}
+
+func (c *Checkpoint) syncIndexes() (err error) {
+	for _, p := range c.pages {
+		if err == nil {
+			err = p.f.Sync()
+		}
+	}
+	for _, f := range c.finished {
+		if err == nil {
+			err = f.Sync()
+		}
+		f.Close()
+	}
+	return err
+}
+
+// writeSmall writes the producer snapshot and the epochs, if they are due.
+func (c *Checkpoint) writeSmall() error {
+	h := c.log.home
+	if c.snapshot != nil {
+		name := segmentName(h.path, c.point.Offset, snapshotSuffix)
+		err := snapshotFile.write(h.fs, name, c.snapshot)
+		if isDiskFull(err) {
+			c.point.Snapshot, err = c.older, nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if c.epochs != nil {
+		return saveEpochs(h, c.epochs)
+	}
+	return nil
+}
+
+// Checkpointed tells the owner that p stands in recovery-points, durably. Old
+// producer snapshots go: the newest two at or below the point stay, whatever
+// else is deleted.
+func (l *Log) Checkpointed(p Point) {
+	l.point, l.durableStart = p, p.Start
+	if p.Snapshot == p.Offset && (len(l.snapshots) == 0 || l.snapshots[len(l.snapshots)-1] < p.Snapshot) {
+		l.snapshots = append(l.snapshots, p.Snapshot)
+	}
+	for len(l.snapshots) > 2 {
+		l.home.fs.Remove(segmentName(l.home.path, l.snapshots[0], snapshotSuffix))
+		l.snapshots = l.snapshots[1:]
+	}
+}
+
+// Close flushes everything, closes the files and returns where the log ends.
+// The log is not used again; readers that hold a Range may finish. A log that
+// failed returns an error and has no clean end.
+func (l *Log) Close() (CleanEnd, error) {
+	defer l.release()
+	if l.broken != nil {
+		return CleanEnd{}, l.broken
+	}
+	p := l.point
+	if l.dirty || p.Offset != l.tail.end {
+		var err error
+		if p, err = l.checkpoint(l.unsnapped > 0).Run(); err != nil {
+			return CleanEnd{}, err
+		}
+	}
+	return CleanEnd{Point: p, Position: l.tail.lastPos, HeaderCRC: l.tail.lastCRC}, nil
+}
+
+// release closes what the log has open.
+func (l *Log) release() {
+	for _, s := range append(slices.Clone(l.sealed), l.active) {
+		s.closeIndexes()
+		l.home.files.forget(s)
+	}
+	for _, s := range l.doomed {
+		l.home.files.forget(s)
+	}
+}
+
+// restoreProducers makes the producer state at the log's end again: from the
+// newest snapshot that holds, then from the batches behind it. from is where
+// to begin without one.
+func (l *Log) restoreProducers(from wire.Offset) error {
+	state := newProducers(l.o)
+	for _, at := range slices.Backward(l.snapshots) {
+		p, err := readProducers(l.home, at, l.o)
+		if err == nil {
+			state, from = p, at
+			break
+		}
+		l.report.Rebuilt = append(l.report.Rebuilt, path.Base(segmentName("", at, snapshotSuffix)))
+	}
+	l.unsnapped = 0
+	err := l.eachBatch(from, func(b wire.Batch) {
+		state.replay(b)
+		l.unsnapped += int64(b.Len())
+	})
+	*l.producers = *state
+	return err
+}
+
+func readProducers(h *home, at wire.Offset, o Options) (*Producers, error) {
+	b, err := snapshotFile.read(h.fs, segmentName(h.path, at, snapshotSuffix))
+	if err != nil {
+		return nil, err
+	}
+	p, of, err := decodeProducers(b, o)
+	if err == nil && of != at {
+		err = fmt.Errorf("%w: snapshot of offset %d under the name of %d", wire.ErrCorrupt, of, at)
+	}
+	return p, err
+}
+
+// eachBatch calls note with the header of each batch at or behind from.
+func (l *Log) eachBatch(from wire.Offset, note func(wire.Batch)) error {
+	v := l.View()
+	for i := v.holds(from); i <= len(v.sealed); i++ {
+		s, x := v.picture(i)
+		if x.size == 0 || x.end <= from {
+			continue
+		}
+		if err := l.eachIn(s, x, from, note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Log) eachIn(s *segment, x *tail, from wire.Offset, note func(wire.Batch)) error {
+	f, err := l.home.files.take(s)
+	if err != nil {
+		return err
+	}
+	defer s.done()
+	p, err := s.find(x, probe{rel: clamp(int64(from - s.base)), pos: math.MaxUint32})
+	if err != nil {
+		return err
+	}
+	return s.walk(f, int64(p.pos), s.base+wire.Offset(p.rel), x.size, x.end, func(b wire.Batch, _ int64) {
+		if b.BaseOffset() >= from {
+			note(b)
+		}
+	})
+}

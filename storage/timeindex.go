@@ -1,0 +1,166 @@
+package storage
+
+import (
+	"errors"
+	"io"
+	"sort"
+	"sync"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/wire"
+)
+
+// A Clock says which of a record's two times is meant.
+type Clock uint8
+
+const (
+	EventTime  Clock = iota // the record's own time; append time where the topic's setting says so
+	AppendTime              // the leader's stamp clock at the append
+)
+
+// before returns the last entry before which no batch of the segment reaches t,
+// the first entry if there is no such.
+func (x *entries) before(c Clock, t int64) place {
+	n := sort.Search(x.len(), func(i int) bool { return x.time(i, c) >= t })
+	return x.place(max(n-1, 0))
+}
+
+func (t *tail) max(c Clock) int64 {
+	if c == AppendTime {
+		return t.maxAppend
+	}
+	return t.maxTime
+}
+
+// batchTime returns the greatest time of b by c.
+func batchTime(c Clock, b wire.Batch) int64 {
+	if c == AppendTime {
+		return b.AppendTime()
+	}
+	return eventTime(b)
+}
+
+// FindTime returns the first offset whose time by c is at or after t, and that
+// time, under any disorder of times; -1 if there is none below bound yet.
+//
+// It reads a few index entries of the first segment that reaches t, the headers
+// of one index interval, and, for event times, the records of one batch. Only
+// where that batch's records do not hold what its header promises, as after a
+// trim or a compaction, does it read on. A damaged batch in its way is a
+// *CorruptRange.
+func (v *View) FindTime(c Clock, t int64, bound wire.Offset) (wire.Offset, int64, error) {
+	bound = min(bound, v.End())
+	for i := v.holds(v.start); i <= len(v.sealed); i++ {
+		s, x := v.picture(i)
+		if s.base >= bound {
+			break
+		}
+		if x.size == 0 || x.max(c) < t {
+			continue
+		}
+		at, time, err := v.findTimeIn(s, x, c, t)
+		if err == errGone {
+			return -1, 0, wire.Errorf(wire.CodeOutOfRange, "log starts later than offset %d by now", v.start)
+		}
+		if err != nil {
+			return -1, 0, err
+		}
+		if at >= 0 {
+			if at >= bound {
+				break
+			}
+			return at, time, nil
+		}
+	}
+	return -1, 0, nil
+}
+
+// findTimeIn is FindTime within one segment.
+func (v *View) findTimeIn(s *segment, x *tail, c Clock, t int64) (wire.Offset, int64, error) {
+	f, err := v.home.files.take(s)
+	if err != nil {
+		return -1, 0, err
+	}
+	defer s.done()
+	w, err := v.walkFrom(f, s, x, probe{byTime: true, clock: c, t: t})
+	if err != nil {
+		return -1, 0, err
+	}
+	defer w.close()
+	for {
+		b, err := w.header()
+		if err == io.EOF {
+			return -1, 0, nil
+		}
+		if err != nil {
+			return -1, 0, v.damaged(s, x, &w, err)
+		}
+		if batchTime(c, b) >= t && b.NextOffset() > v.start {
+			at, time, err := v.findRecord(f, &w, b, c, t)
+			if err != nil || at >= 0 {
+				return at, time, err
+			}
+		}
+		w.skip(b)
+	}
+}
+
+// findRecord looks into the batch b that stands at w: the first record at or
+// after t, -1 if there is none.
+func (v *View) findRecord(f File, w *walker, b wire.Batch, c Clock, t int64) (wire.Offset, int64, error) {
+	if c == AppendTime || b.AppendTimeType() {
+		if b.Count() == 0 {
+			return -1, 0, nil // what compaction left of whole batches
+		}
+		return max(b.BaseOffset(), v.start), b.AppendTime(), nil
+	}
+	base, next := b.BaseOffset(), b.NextOffset()
+	buf, err := readBatch(f, w.pos, b.Len())
+	if buf != nil {
+		defer buf.Release()
+	}
+	if errors.Is(err, wire.ErrCorrupt) {
+		v.home.damage.add(base, next)
+		return -1, 0, &CorruptRange{base, next}
+	}
+	if err != nil {
+		return -1, 0, err
+	}
+	return firstAt(wire.Batch(buf.B), t, v.start)
+}
+
+// readBatch reads the whole batch at pos and verifies it. The buffer is the
+// caller's if it is not nil.
+func readBatch(f io.ReaderAt, pos int64, n int) (*mem.Buf, error) {
+	buf := buffers.Get(n)
+	if got, err := f.ReadAt(buf.B, pos); got < n {
+		if err == nil || err == io.EOF {
+			err = wire.ErrCorrupt
+		}
+		return buf, err
+	}
+	return buf, wire.Batch(buf.B).Verify()
+}
+
+// decoders are lent to time look-ups; one holds the scratch of one batch.
+var decoders = sync.Pool{New: func() any { return &wire.Decoder{MaxRecords: maxRelative} }}
+
+var errFound = errors.New("found")
+
+// firstAt returns the first record of b at or behind start with a time ≥ t.
+func firstAt(b wire.Batch, t int64, start wire.Offset) (at wire.Offset, time int64, err error) {
+	d := decoders.Get().(*wire.Decoder)
+	defer decoders.Put(d)
+	at = -1
+	err = b.Records(d, func(r *wire.Record) error {
+		if r.Time < t || r.Offset < start {
+			return nil
+		}
+		at, time = r.Offset, r.Time
+		return errFound
+	})
+	if err == errFound {
+		err = nil
+	}
+	return at, time, err
+}

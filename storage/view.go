@@ -1,0 +1,387 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"github.com/teralog/teralog/wire"
+)
+
+// A View is an immutable picture of a log. Any goroutine may read through it
+// for as long as it likes; a segment deleted since then answers OUT_OF_RANGE.
+type View struct {
+	home   *home
+	sealed []*segment
+	active *segment
+	tail   tail // of active
+	epochs []epochStart
+
+	start      wire.Offset
+	bytes      int64
+	maxTime    int64
+	lastAppend int64
+}
+
+// Start returns the first offset that may be read.
+func (v *View) Start() wire.Offset { return v.start }
+
+// End returns the offset the next record will get.
+func (v *View) End() wire.Offset { return v.tail.end }
+
+// Epoch returns the newest leader epoch, wire.NoEpoch if there was none yet.
+func (v *View) Epoch() wire.Epoch {
+	if len(v.epochs) == 0 {
+		return wire.NoEpoch
+	}
+	return v.epochs[len(v.epochs)-1].epoch
+}
+
+// Bytes returns the length of the log files that hold offsets from Start on.
+func (v *View) Bytes() int64 { return v.bytes }
+
+// GreatestTime returns the greatest event time in those files, in ms;
+// math.MinInt64 if they hold no batch.
+func (v *View) GreatestTime() int64 { return v.maxTime }
+
+// LastAppendTime returns the greatest append time the log ever had, in ms;
+// math.MinInt64 if nothing was appended.
+func (v *View) LastAppendTime() int64 { return v.lastAppend }
+
+// EpochEnd returns the greatest epoch ≤ e in the log and the offset where it
+// ends; wire.NoEpoch and the log's start if e is older than all.
+func (v *View) EpochEnd(e wire.Epoch) (wire.Epoch, wire.Offset) {
+	i := sort.Search(len(v.epochs), func(i int) bool { return v.epochs[i].epoch > e })
+	switch {
+	case i == 0:
+		return wire.NoEpoch, v.start
+	case i == len(v.epochs):
+		return v.epochs[i-1].epoch, v.End()
+	}
+	return v.epochs[i-1].epoch, v.epochs[i].start
+}
+
+// A Range is a run of whole batches in one file. FileRange.Done must be called
+// once if Len is not 0; until then the file stays open, even if it is deleted.
+type Range struct {
+	wire.FileRange
+	First wire.Offset // base offset of the first batch, at or before the one asked for
+	Next  wire.Offset // the offset to ask for next
+
+	v *View
+	s *segment
+}
+
+// A CorruptRange says that the records from From to To, exclusive, are damaged
+// on disk. It is both wire.CodeCorrupt and wire.ErrCorrupt.
+type CorruptRange struct{ From, To wire.Offset }
+
+func (c *CorruptRange) Error() string {
+	return fmt.Sprintf("records from offset %d to %d are damaged on disk", c.From, c.To)
+}
+
+// Unwrap returns wire.CodeCorrupt and wire.ErrCorrupt.
+func (c *CorruptRange) Unwrap() []error { return []error{wire.CodeCorrupt, wire.ErrCorrupt} }
+
+// picture returns segment i, counted from the oldest, and its picture.
+func (v *View) picture(i int) (*segment, *tail) {
+	if i == len(v.sealed) {
+		return v.active, &v.tail
+	}
+	return v.sealed[i], &v.sealed[i].final
+}
+
+// holds returns the number of the last segment whose base is at or before at.
+func (v *View) holds(at wire.Offset) int {
+	if at >= v.active.base {
+		return len(v.sealed)
+	}
+	n := sort.Search(len(v.sealed), func(i int) bool { return v.sealed[i].base > at })
+	return max(n-1, 0)
+}
+
+// Find returns whole batches from the one that holds from, as many as end at or
+// before bound and fit maxBytes, all from one segment; the first one is whole
+// whatever maxBytes says. Len 0 says that none ends below bound yet. An offset
+// outside Start to End is OUT_OF_RANGE. A run stops before known damage, one
+// that would start in it is a *CorruptRange.
+func (v *View) Find(from, bound wire.Offset, maxBytes int) (Range, error) {
+	if from < v.start || from > v.End() {
+		return Range{}, v.outside(from)
+	}
+	bound = min(bound, v.End())
+	bad, bound := v.home.damage.ahead(from, bound)
+	if bad != nil {
+		return Range{}, bad
+	}
+	if from >= bound {
+		return Range{First: from, Next: from}, nil
+	}
+	s, x := v.picture(v.holds(from))
+	if from >= x.end { // segments that follow each other leave no gap but by damage
+		return Range{}, v.home.damage.add(x.end, v.nextBase(s))
+	}
+	f, err := v.home.files.take(s)
+	if err == errGone {
+		return Range{}, v.outside(from)
+	}
+	if err != nil {
+		return Range{}, storageError(err)
+	}
+	r, err := v.findIn(f, s, x, from, bound, max(int64(maxBytes), 1))
+	if err != nil || r.Len == 0 {
+		s.done()
+		return r, err
+	}
+	r.R, r.Done, r.v, r.s = f, s.done, v, s
+	return r, nil
+}
+
+func (v *View) outside(at wire.Offset) error {
+	return wire.Errorf(wire.CodeOutOfRange, "offset %d is outside %d to %d", at, v.start, v.End())
+}
+
+// nextBase returns the base of the segment after s, the end if s is the last.
+func (v *View) nextBase(s *segment) wire.Offset {
+	for _, n := range v.sealed {
+		if n.base > s.base {
+			return n.base
+		}
+	}
+	if v.active.base > s.base {
+		return v.active.base
+	}
+	return v.End()
+}
+
+// findIn is Find within the picture x of s, which is taken.
+func (v *View) findIn(f File, s *segment, x *tail, from, bound wire.Offset, maxBytes int64) (Range, error) {
+	if r, ok := s.findRecent(x, from, bound, maxBytes); ok {
+		return r, nil
+	}
+	w, err := v.walkFrom(f, s, x, probe{rel: clamp(int64(from - s.base)), pos: math.MaxUint32})
+	if err != nil {
+		return Range{}, err
+	}
+	defer w.close()
+	b, err := w.header()
+	for err == nil && b.NextOffset() <= from {
+		w.skip(b)
+		b, err = w.header()
+	}
+	if err != nil {
+		return Range{}, v.damaged(s, x, &w, err)
+	}
+	r := Range{First: b.BaseOffset(), Next: from}
+	if b.NextOffset() > bound {
+		return r, nil
+	}
+	r.Off = w.pos
+	w.skip(b)
+	return r, v.extend(&r, s, x, &w, bound, r.Off+maxBytes)
+}
+
+// extend takes more batches into r, which ends where w stands, up to limit in
+// the file. It goes by index entries where it can and then reads no header.
+func (v *View) extend(r *Range, s *segment, x *tail, w *walker, bound wire.Offset, limit int64) error {
+	end, next := w.pos, w.next
+	if x.end <= bound && x.size <= limit {
+		end, next = x.size, x.end
+	} else {
+		p, err := s.find(x, probe{rel: clamp(int64(bound - s.base)), pos: clamp(limit)})
+		if err != nil {
+			return storageError(err)
+		}
+		if int64(p.pos) > end {
+			end, next = int64(p.pos), s.base+wire.Offset(p.rel)
+		} else {
+			for b, err := w.header(); err == nil && b.NextOffset() <= bound && w.pos+int64(b.Len()) <= limit; b, err = w.header() {
+				w.skip(b)
+			}
+			end, next = w.pos, w.next
+		}
+	}
+	r.Len, r.Next = end-r.Off, next
+	return nil
+}
+
+// findRecent is findIn from what the picture holds in memory.
+func (s *segment) findRecent(x *tail, from, bound wire.Offset, maxBytes int64) (Range, bool) {
+	two := [2][]place{x.old, x.new}
+	if r := s.recent.Load(); r != nil && len(x.new) == 0 {
+		two = *r
+	}
+	at := func(i int) (int64, wire.Offset) {
+		switch n := len(two[0]); {
+		case i < n:
+			return int64(two[0][i].pos), s.base + wire.Offset(two[0][i].rel)
+		case i < n+len(two[1]):
+			p := two[1][i-n]
+			return int64(p.pos), s.base + wire.Offset(p.rel)
+		}
+		return x.size, x.end
+	}
+	n := len(two[0]) + len(two[1])
+	if n == 0 {
+		return Range{}, false
+	}
+	pos, first := at(0)
+	if from < first {
+		return Range{}, false
+	}
+	i := sort.Search(n, func(i int) bool { _, o := at(i); return o > from }) - 1
+	pos, first = at(i)
+	r := Range{First: first, Next: from}
+	if _, next := at(i + 1); next > bound {
+		return r, true
+	}
+	k := sort.Search(n-i-1, func(k int) bool { p, o := at(i + 2 + k); return o > bound || p-pos > maxBytes })
+	end, next := at(i + 1 + k)
+	r.Off, r.Len, r.Next = pos, end-pos, next
+	return r, true
+}
+
+// walkFrom returns a walker at the batch that p names in s. That a batch header
+// stands there is proved, or the index is made anew first.
+func (v *View) walkFrom(f File, s *segment, x *tail, p probe) (walker, error) {
+	for again := false; ; again = true {
+		at, err := s.find(x, p)
+		if err != nil {
+			return walker{}, storageError(err)
+		}
+		w := newWalker(f, v.home.id, int64(at.pos), s.base+wire.Offset(at.rel), x.size, int(v.home.every)+wire.HeaderSize)
+		_, err = w.header()
+		if err == nil || again || !errors.Is(err, wire.ErrCorrupt) {
+			return w, nil
+		}
+		w.close()
+		if err := s.rebuild(x); err != nil {
+			return walker{}, storageError(err)
+		}
+	}
+}
+
+// damaged says what became of a walk through s that err ended. Bad bytes are
+// remembered, up to the next batch the index knows.
+func (v *View) damaged(s *segment, x *tail, w *walker, err error) error {
+	if err != io.EOF && !errors.Is(err, wire.ErrCorrupt) {
+		return storageError(err)
+	}
+	to := x.end
+	if e, err := s.entries(x); err == nil {
+		guard(func() { to = e.after(s.base, w.pos, x.end) })
+	}
+	return v.home.damage.add(w.next, to)
+}
+
+// after returns the offset of the first entry behind pos, end if there is none.
+func (x *entries) after(base wire.Offset, pos int64, end wire.Offset) wire.Offset {
+	n := sort.Search(x.len(), func(i int) bool { return int64(x.place(i).pos) > pos })
+	if n == x.len() {
+		return end
+	}
+	return base + wire.Offset(x.place(n).rel)
+}
+
+// Check reads and verifies every batch of r before its Done. A bad one is
+// remembered and returned as a *CorruptRange. It reads from the disk if the
+// range is not in memory, so it belongs on a worker.
+func (r *Range) Check() error {
+	pos, next := r.Off, r.First
+	for pos < r.Off+r.Len {
+		w := newWalker(r.R, r.v.home.id, pos, next, r.Off+r.Len, wire.HeaderSize)
+		b, err := w.header()
+		w.close()
+		if err == nil {
+			next, err = b.NextOffset(), checkRecords(r.R, pos, b)
+		}
+		if errors.Is(err, wire.ErrCorrupt) {
+			_, x := r.v.picture(r.v.holds(r.s.base))
+			return r.v.damaged(r.s, x, &w, err)
+		}
+		if err != nil {
+			return storageError(err)
+		}
+		pos += int64(b.Len())
+	}
+	return nil
+}
+
+func storageError(err error) error {
+	if wire.CodeOf(err) != wire.CodeInternal {
+		return err
+	}
+	return fmt.Errorf("%w: %w", wire.CodeStorageError, err)
+}
+
+func clamp(n int64) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
+
+// damages are the ranges of a log known to be bad, ascending and apart. Anybody
+// may add one; none is ever taken back.
+type damages struct {
+	mu   sync.Mutex
+	list atomic.Pointer[[]CorruptRange]
+}
+
+func (d *damages) all() []CorruptRange {
+	if l := d.list.Load(); l != nil {
+		return *l
+	}
+	return nil
+}
+
+// add remembers from to to and returns it.
+func (d *damages) add(from, to wire.Offset) *CorruptRange {
+	bad := &CorruptRange{from, to}
+	if from >= to {
+		return bad
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := append(slices.Clone(d.all()), *bad)
+	slices.SortFunc(list, func(a, b CorruptRange) int { return int(max(min(a.From-b.From, 1), -1)) })
+	n := 0
+	for _, r := range list[1:] {
+		if r.From <= list[n].To {
+			list[n].To = max(list[n].To, r.To)
+			continue
+		}
+		n++
+		list[n] = r
+	}
+	list = list[:n+1]
+	d.list.Store(&list)
+	return bad
+}
+
+// drop forgets what lies at or behind end, after a truncation.
+func (d *damages) drop(end wire.Offset) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var list []CorruptRange
+	for _, r := range d.all() {
+		if r.To = min(r.To, end); r.From < r.To {
+			list = append(list, r)
+		}
+	}
+	d.list.Store(&list)
+}
+
+// ahead returns the damage that holds at, or bound lowered to the next damage
+// behind at.
+func (d *damages) ahead(at, bound wire.Offset) (*CorruptRange, wire.Offset) {
+	for _, r := range d.all() {
+		if at < r.From {
+			return nil, min(bound, r.From)
+		}
+		if at < r.To {
+			return &CorruptRange{r.From, r.To}, bound
+		}
+	}
+	return nil, bound
+}
