@@ -66,6 +66,9 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// crcOf returns the CRC-32C of b.
+func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
 // A Batch is one encoded batch, header included. Its methods read fields of
 // the header and need at least HeaderSize bytes; none but Parse, Verify and
 // VerifyProduce check anything. A Batch does not own its bytes.
@@ -246,7 +249,7 @@ func (b Batch) headerFault() fault {
 		return fault{CodeInvalidBatch, "wrong magic"}
 	case b[3] != Magic[3]:
 		return fault{CodeUnsupported, "unknown format version"}
-	case crc32.Checksum(b[atBatchLength:HeaderSize], castagnoli) != b.HeaderCRC():
+	case crcOf(b[atBatchLength:HeaderSize]) != b.HeaderCRC():
 		return fault{CodeCorruptBatch, "header CRC does not match"}
 	}
 	if f := b.structureFault(); f.code != CodeOK {
@@ -340,7 +343,7 @@ func (b Batch) recordsFault() fault {
 	switch {
 	case b.Len() != len(b):
 		return fault{CodeInvalidBatch, "batchLength other than the bytes given"}
-	case crc32.Checksum(b[HeaderSize:], castagnoli) != b.RecordsCRC():
+	case crcOf(b[HeaderSize:]) != b.RecordsCRC():
 		return fault{CodeCorruptBatch, "records CRC does not match"}
 	}
 	return fault{}
@@ -376,7 +379,7 @@ func (b Batch) SetProducer(id ProducerID, epoch int16, baseSequence int32) {
 }
 
 func (b Batch) sealHeader() {
-	binary.LittleEndian.PutUint32(b[atHeaderCRC:], crc32.Checksum(b[atBatchLength:HeaderSize], castagnoli))
+	binary.LittleEndian.PutUint32(b[atHeaderCRC:], crcOf(b[atBatchLength:HeaderSize]))
 }
 
 // Batches cuts b into the batches that lie in it back to back. Only the

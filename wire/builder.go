@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"math"
 	"math/bits"
 
@@ -133,7 +132,7 @@ func (b *Builder) writeHeader(p Batch, codec Codec, recordsLength int) {
 	clear(p[:HeaderSize])
 	copy(p, Magic)
 	le.PutUint32(p[atBatchLength:], uint32(len(p)))
-	le.PutUint32(p[atRecordsCRC:], crc32.Checksum(p[HeaderSize:], castagnoli))
+	le.PutUint32(p[atRecordsCRC:], crcOf(p[HeaderSize:]))
 	le.PutUint64(p[atBaseTime:], uint64(b.baseTime))
 	le.PutUint64(p[atMaxTime:], uint64(b.maxTime))
 	le.PutUint64(p[atTopicID:], uint64(b.o.Topic))

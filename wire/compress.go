@@ -77,7 +77,8 @@ func (c Codec) compress(dst, src []byte) int {
 
 // decompress fills dst with the uncompressed form of src, which must have
 // exactly that length. The memory it takes beyond dst does not depend on what
-// src claims.
+// src claims or holds, provided that dst has the capacity decompressRoom asks
+// for; content beyond the length is lost.
 func (c Codec) decompress(dst, src []byte) error {
 	switch c {
 	case Gzip:
@@ -90,6 +91,16 @@ func (c Codec) decompress(dst, src []byte) error {
 	return fmt.Errorf("unknown %s", c)
 }
 
+// decompressRoom returns the capacity decompress needs for a section of n
+// bytes. A zstd decoder notices a block too many when it has written it, and
+// would move all to a larger buffer if there was no room.
+func (c Codec) decompressRoom(n int) int {
+	if c == Zstd {
+		return n + min(n, maxZstdBlock)
+	}
+	return n
+}
+
 // errLength is any difference between recordsLength and what comes out.
 var errLength = errors.New("uncompressed length differs from recordsLength")
 
@@ -97,8 +108,9 @@ var errLength = errors.New("uncompressed length differs from recordsLength")
 // read byte by byte, never beyond the member, so that what is left shows
 // whether more follows.
 type gzipReader struct {
-	src bytes.Reader
-	z   gzip.Reader
+	src  bytes.Reader
+	z    gzip.Reader
+	more [1]byte
 }
 
 var gzipReaders = sync.Pool{New: func() any { return new(gzipReader) }}
@@ -122,8 +134,8 @@ func (r *gzipReader) decode(dst, src []byte) error {
 	} else if err != nil {
 		return err
 	}
-	var more [1]byte // the read that must find the end also checks the member's CRC
-	if n, err := r.z.Read(more[:]); n > 0 {
+	// The read that must find the end also checks the member's CRC.
+	if n, err := r.z.Read(r.more[:]); n > 0 {
 		return errLength
 	} else if err != io.EOF {
 		return err
@@ -185,8 +197,10 @@ func snappyDecode(dst, src []byte) error {
 	return err
 }
 
-// maxZstdWindow is the greatest window of a zstd frame, in bytes, inclusive.
-const maxZstdWindow = 8 << 20
+const (
+	maxZstdWindow = 8 << 20   // greatest window of a frame, in bytes, inclusive
+	maxZstdBlock  = 128 << 10 // greatest content of a block, by the format
+)
 
 var zstdEncoders = sync.Pool{New: func() any {
 	e, err := zstd.NewWriter(nil,
@@ -213,12 +227,23 @@ var zstdDecoders = sync.Pool{New: func() any {
 	return d
 }}
 
+// zstdDecode trusts neither the header nor the decoder to stop in time: the
+// frame is looked at first, and tells the decoder how much content it has.
 func zstdDecode(dst, src []byte) error {
-	if err := checkZstdFrame(src, len(dst)); err != nil {
+	var h zstd.Header
+	if err := h.Decode(src); err != nil {
 		return err
 	}
+	if err := checkZstdFrame(&h, src, len(dst)); err != nil {
+		return err
+	}
+	if !h.HasFCS {
+		sized := sections.Get(len(src) + 8)
+		defer sized.Release()
+		src = withContentSize(sized.B[:0], &h, src, len(dst))
+	}
 	d := zstdDecoders.Get().(*zstd.Decoder)
-	out, err := d.DecodeAll(src, dst[:0:len(dst)])
+	out, err := d.DecodeAll(src, dst[:0])
 	zstdDecoders.Put(d)
 	if err != nil {
 		return err
@@ -232,11 +257,7 @@ func zstdDecode(dst, src []byte) error {
 // checkZstdFrame checks that src is one frame of the permitted kind for n
 // bytes of content, from its start to its end. The decoder itself would go on
 // through any number of frames.
-func checkZstdFrame(src []byte, n int) error {
-	var h zstd.Header
-	if err := h.Decode(src); err != nil {
-		return err
-	}
+func checkZstdFrame(h *zstd.Header, src []byte, n int) error {
 	window := h.WindowSize
 	if h.SingleSegment {
 		window = h.FrameContentSize
@@ -259,6 +280,19 @@ func checkZstdFrame(src []byte, n int) error {
 		return errors.New("not one whole zstd frame")
 	}
 	return nil
+}
+
+// withContentSize appends the frame src, which does not tell its content size,
+// with n as that size. Without one the decoder would go on as far as the
+// capacity of its output and then grow it. The field ends the header:
+//
+//	| magic 4 | descriptor 1: size of the content size in bits 6-7 | window 1 | dictionary 0-4 | content size 0-8 |
+func withContentSize(dst []byte, h *zstd.Header, src []byte, n int) []byte {
+	const descriptor, eightBytes = 4, 3 << 6
+	dst = append(dst, src[:h.HeaderSize]...)
+	dst[descriptor] |= eightBytes
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(n))
+	return append(dst, src[h.HeaderSize:]...)
 }
 
 // zstdBlocksEnd walks the block headers from byte at and returns where the

@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"io"
 
 	"github.com/teralog/teralog/mem"
@@ -168,7 +167,7 @@ func (d *Decoder) Section(b Batch) ([]byte, error) {
 	if n > min(limit, MaxRecordsBytes) {
 		return nil, Errorf(CodeTooLarge, "records section of %d bytes, the limit is %d", n, limit)
 	}
-	dst := d.room(n)
+	dst := d.room(codec.decompressRoom(n))[:n]
 	if err := codec.decompress(dst, b[HeaderSize:]); err != nil {
 		return nil, fmt.Errorf("%w %s records: %w", ErrCorrupt, codec, err)
 	}
@@ -222,7 +221,7 @@ func (b Batch) AppendPlain(dst []byte, d *Decoder) ([]byte, error) {
 	dst = append(append(dst, b[:HeaderSize]...), section...)
 	p := Batch(dst[at:])
 	binary.LittleEndian.PutUint32(p[atBatchLength:], uint32(len(p)))
-	binary.LittleEndian.PutUint32(p[atRecordsCRC:], crc32.Checksum(section, castagnoli))
+	binary.LittleEndian.PutUint32(p[atRecordsCRC:], crcOf(section))
 	binary.LittleEndian.PutUint16(p[atAttributes:], b.Attributes()&^codecMask)
 	p.sealHeader()
 	return dst, nil
