@@ -1,0 +1,724 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/wire"
+)
+
+var (
+	testCluster = wire.UUID{0xc1}
+	ordersID    = wire.PartitionID{Topic: 5000, Partition: 3}
+	dirNow      = mem.Now{Wall: 1_700_000_000_000}
+)
+
+// testDir are options for a directory that is opened under a kernel boot.
+func testDir(boot string) DirOptions {
+	n := byte(0)
+	return DirOptions{Node: 1, Cluster: testCluster, Boot: boot, Format: true, Reserve: 16 * pageSize,
+		NewID: func() wire.UUID { n++; return wire.UUID{0xd0, n} }}
+}
+
+func mustOpenDir(t *testing.T, m FS, boot string) *Dir {
+	t.Helper()
+	d, err := OpenDir(m, "/data", testDir(boot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func mustCreate(t *testing.T, d *Dir, id wire.PartitionID) *Log {
+	t.Helper()
+	l, err := d.Create("orders", id, Options{}, dirNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func closeDir(t *testing.T, d *Dir, ls ...*Log) {
+	t.Helper()
+	var ends []CleanEnd
+	for _, l := range ls {
+		e, err := l.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, e)
+	}
+	if err := d.Close(ends); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func names(t *testing.T, m FS, dir string) (names []string) {
+	t.Helper()
+	es, err := m.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range es {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+func TestDirLife(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "boot")
+	if s := d.Start(); s != (DirStart{Number: 1, Clean: true, Empty: true}) {
+		t.Fatalf("first start: %+v", s)
+	}
+	if d.ID() != (wire.UUID{0xd0, 1}) || d.Cluster() != testCluster || d.Node() != 1 || d.Path() != "/data" {
+		t.Fatalf("identity: %v %v %v %v", d.ID(), d.Cluster(), d.Node(), d.Path())
+	}
+	if _, err := OpenDir(m, "/data", testDir("boot")); !errors.Is(err, ErrLocked) {
+		t.Fatalf("a second process: %v", err)
+	}
+	l := mustCreate(t, d, ordersID)
+	if _, err := d.Create("orders", ordersID, Options{}, dirNow); !errors.Is(err, fs.ErrExist) {
+		t.Fatalf("create again: %v", err)
+	}
+	if _, err := d.Create("../x", wire.PartitionID{Topic: 1, Partition: 0}, Options{}, dirNow); err != nil {
+		t.Fatalf("the metadata log has a place of its own: %v", err)
+	}
+	if _, err := d.Create("../x", wire.PartitionID{Topic: 6000}, Options{}, dirNow); wire.CodeOf(err) != wire.CodeInvalidName {
+		t.Fatalf("a bad name: %v", err)
+	}
+	p := somePoint(5000, 3)
+	if err := d.SavePoints([]Point{p, somePoint(7000, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	if !d.Known(ordersID) || d.Known(wire.PartitionID{Topic: 7000}) {
+		t.Fatal("points must name the partitions that are here")
+	}
+	l.Close()
+
+	d = mustOpenDir(t, m.Clone(), "boot")
+	if s := d.Start(); s != (DirStart{Number: 2, SameBoot: true}) {
+		t.Fatalf("after a death: %+v", s)
+	}
+	found := d.Partitions()
+	if len(found) != 2 || found[0].ID.Topic != wire.MetadataTopic || found[0].Path != "/data/metadata" ||
+		found[1] != (FoundPartition{"orders", ordersID, "/data/topics/orders/partition-0003", nil}) {
+		t.Fatalf("found %+v", found)
+	}
+	if s := d.openState(ordersID); *s.Point != p || s.Clean != nil || !s.SameBoot || s.Quarantine != "/data/quarantine" {
+		t.Fatalf("open state: %+v", s)
+	}
+}
+
+func TestCleanStopIsBelievedOnce(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "boot")
+	l := mustCreate(t, d, ordersID)
+	if err := d.Close(nil); err == nil {
+		t.Fatal("a clean stop without the end of an open partition")
+	}
+	l.Close()
+	d = mustOpenDir(t, m, "boot")
+	if d.Start().Clean {
+		t.Fatal("that stop was not clean")
+	}
+	l, err := d.Open("orders", ordersID, Options{}, dirNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, err := l.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close([]CleanEnd{end}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.SavePoints(nil); !errors.Is(err, fs.ErrClosed) {
+		t.Fatalf("use after close: %v", err)
+	}
+
+	m = m.Crash(CrashNone) // a clean stop holds under any boot
+	d = mustOpenDir(t, m, "other")
+	if s := d.Start(); !s.Clean || s.SameBoot || s.Empty || s.Number != 3 {
+		t.Fatalf("after a clean stop: %+v", s)
+	}
+	if s := d.openState(ordersID); s.Clean == nil || *s.Clean != end || *s.Point != end.Point {
+		t.Fatalf("open state: %+v", s)
+	}
+	if s := d.openState(ordersID); s.Clean != nil {
+		t.Fatal("the end of the clean stop was handed out twice")
+	}
+	d = mustOpenDir(t, m.Clone(), "other")
+	if d.Start().Clean {
+		t.Fatal("the clean mark outlived the start after it")
+	}
+}
+
+func TestIdentityIsRefused(t *testing.T) {
+	m := NewMemFS(1)
+	closeDir(t, mustOpenDir(t, m, "boot"))
+	f := func(what string, change func(o *DirOptions, m *MemFS)) {
+		t.Helper()
+		o, m := testDir("boot"), m.Clone()
+		change(&o, m)
+		m.SyncDir("/data")
+		before := names(t, m, "/data")
+		_, err := OpenDir(m, "/data", o)
+		if !errors.Is(err, ErrIdentity) && !errors.Is(err, wire.ErrCorrupt) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if after := names(t, m, "/data"); !slices.Equal(after, before) {
+			t.Fatalf("%s: it was refused and changed from %v to %v", what, before, after)
+		}
+	}
+	f("another node", func(o *DirOptions, _ *MemFS) { o.Node = 2 })
+	f("another cluster", func(o *DirOptions, _ *MemFS) { o.Cluster = wire.UUID{0xc2} })
+	f("identity lost", func(_ *DirOptions, m *MemFS) { m.Remove("/data/identity") })
+	f("identity damaged", func(_ *DirOptions, m *MemFS) { m.FlipBit("/data/identity", 20, 3) })
+	f("identity cut", func(_ *DirOptions, m *MemFS) {
+		id, _ := m.Open("/data/identity", ReadWrite)
+		id.Truncate(7)
+	})
+	f("empty where a disk should be mounted", func(o *DirOptions, m *MemFS) {
+		m.RemoveAll("/data")
+		m.Mkdir("/data/lost+found")
+		o.Format = false
+	})
+	for _, left := range []string{"topics/orders/partition-0000", "metadata", "orphans", "recovery-points"} {
+		f("only "+left, func(_ *DirOptions, m *MemFS) {
+			m.RemoveAll("/data")
+			m.Mkdir("/data/" + left)
+		})
+	}
+
+	o := testDir("boot")
+	o.Format = false
+	if _, err := OpenDir(m, "/absent", o); !errors.Is(err, ErrIdentity) {
+		t.Fatalf("an absent directory: %v", err)
+	}
+	if _, err := m.Stat("/absent"); !notExist(err) {
+		t.Fatal("an absent directory was made")
+	}
+	o.Cluster = wire.UUID{}
+	d, err := OpenDir(m, "/data", o)
+	if err != nil || d.Cluster() != testCluster {
+		t.Fatalf("any cluster: %v", err)
+	}
+}
+
+func TestSuspicionOutlivesADeath(t *testing.T) {
+	m := NewMemFS(1)
+	mustOpenDir(t, m, "a")
+	m = m.Crash(CrashNone)
+	d := mustOpenDir(t, m, "b")
+	if s := d.Start(); s.Clean || s.SameBoot {
+		t.Fatalf("after a power cut: %+v", s)
+	}
+	if err := d.Close(nil); err == nil {
+		t.Fatal("a clean stop before the recovery was ended")
+	}
+	m = m.Clone() // a death before Recovered
+	d = mustOpenDir(t, m, "b")
+	if d.Start().SameBoot {
+		t.Fatal("a death during recovery made the power cut forgotten")
+	}
+	if err := d.Recovered(); err != nil {
+		t.Fatal(err)
+	}
+	m = m.Clone()
+	d = mustOpenDir(t, m, "b")
+	if !d.Start().SameBoot {
+		t.Fatal("a death after recovery is the death of a process")
+	}
+	if err := d.Abandon(); err != nil {
+		t.Fatal(err)
+	}
+	d = mustOpenDir(t, m, "b") // the lock was free
+	if s := d.Start(); s.Clean || !s.SameBoot {
+		t.Fatalf("after it was abandoned: %+v", s)
+	}
+
+	// A directory whose boot is not known is never believed.
+	if s := mustOpenDir(t, m.Clone(), "").Start(); s.SameBoot {
+		t.Fatalf("without a boot id: %+v", s)
+	}
+}
+
+func TestFailIsFinal(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "boot")
+	l := mustCreate(t, d, ordersID)
+	m.Fail(OpSync+":recovery-points", 1, syscall.EIO)
+	if err := d.SavePoints([]Point{somePoint(5000, 3)}); !errors.Is(err, ErrSync) {
+		t.Fatalf("points whose fsync fails: %v", err)
+	}
+	first := d.Failed()
+	if !errors.Is(first, syscall.EIO) {
+		t.Fatalf("failed: %v", first)
+	}
+	d.Fail(errors.New("later"))
+	refused := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, syscall.EIO) {
+			t.Fatalf("%s in a failed directory: %v", what, err)
+		}
+	}
+	refused("points", d.SavePoints([]Point{somePoint(5000, 3)}))
+	_, err := d.Create("orders", wire.PartitionID{Topic: 5000, Partition: 4}, Options{}, dirNow)
+	refused("create", err)
+	_, err = d.Open("orders", ordersID, Options{}, dirNow)
+	refused("open", err)
+	refused("delete", d.Delete(ordersID))
+	refused("orphan", d.Orphan("/data/topics/orders/partition-0003"))
+	_, err = d.Purge()
+	refused("purge", err)
+	refused("recovered", d.Recovered())
+	end, _ := l.Close()
+	refused("close", d.Close([]CleanEnd{end}))
+
+	d = mustOpenDir(t, m, "boot")
+	if s := d.Start(); s.Clean || s.SameBoot {
+		t.Fatalf("after a failed fsync the page cache was believed: %+v", s)
+	}
+	if r := strings.Join(d.Report(), "\n"); !strings.Contains(r, "start 1 failed: ") {
+		t.Fatalf("report: %s", r)
+	}
+	if slices.Contains(names(t, m, "/data"), failedName) {
+		t.Fatal("the note stays")
+	}
+}
+
+func TestDeleteOrphanPurge(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "boot")
+	a, b := ordersID, wire.PartitionID{Topic: 5000, Partition: 4}
+	la, lb := mustCreate(t, d, a), mustCreate(t, d, b)
+	if err := d.SavePoints([]Point{somePoint(5000, 3)}); err != nil {
+		t.Fatal(err)
+	}
+	holds := func(want bool) {
+		t.Helper()
+		if got, err := d.Holds(5000); got != want || err != nil {
+			t.Fatalf("holds: %v, %v", got, err)
+		}
+	}
+	holds(true)
+	if err := d.Delete(a); err != nil {
+		t.Fatal(err)
+	}
+	if d.Known(a) {
+		t.Fatal("a deleted partition is known")
+	}
+	if err := d.Delete(a); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("delete again: %v", err)
+	}
+	if got := names(t, m, "/data/deleted"); !slices.Equal(got, []string{"5000-3"}) {
+		t.Fatalf("set aside: %v", got)
+	}
+	la.Close()
+
+	// The same path again, for another id, beside what was set aside.
+	again := wire.PartitionID{Topic: 6000, Partition: 3}
+	lc := mustCreate(t, d, again)
+	if err := d.SavePoints(nil); err != nil { // takes the deleted one out of the file
+		t.Fatal(err)
+	}
+	if points, err := readSmall(d, pointsFile, pointsName, decodePoints); err != nil || len(points) != 0 {
+		t.Fatalf("recovery-points: %v, %v", points, err)
+	}
+
+	lb.Close()
+	if err := d.Orphan("/data/topics/orders/partition-0004"); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, m, "/data/orphans"); !slices.Equal(got, []string{"orders.5000-4"}) {
+		t.Fatalf("orphans: %v", got)
+	}
+	holds(true) // set aside, not purged
+	if n, err := d.Purge(); n != 1 || err != nil {
+		t.Fatalf("purge: %d, %v", n, err)
+	}
+	holds(false)
+	lc.Close()
+	if err := d.Delete(again); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, m, "/data/topics"); len(got) != 0 {
+		t.Fatalf("the folder of a topic without partitions stays: %v", got)
+	}
+	if err := d.Close(nil); err != nil {
+		t.Fatalf("deleted partitions need no end: %v", err)
+	}
+}
+
+func TestScanFindsWhatCannotBeOpened(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "boot")
+	for i := range int32(4) {
+		l := mustCreate(t, d, wire.PartitionID{Topic: 5000, Partition: i})
+		l.Close()
+	}
+	if err := d.SavePoints([]Point{somePoint(5000, 0), somePoint(5000, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	d.Abandon()
+	in := "/data/topics/orders/partition-000"
+	log, _ := m.Open(in+"0/00000000000000000000.log", ReadWrite)
+	mustWrite(t, log, "records", 0)
+	m.Remove(in + "0/" + manifestName)          // lost, with bytes there
+	m.FlipBit(in+"1/"+manifestName, 30, 0)      // damaged
+	m.Rename(in+"2", in+"7")                    // in another's place
+	m.Remove(in + "3/" + manifestName)          // a Create that was not done
+	m.Mkdir("/data/topics/empty")               // a topic without partitions
+	mustOpen(t, m, "/data/topics/note").Close() // not ours
+
+	d = mustOpenDir(t, m, "boot")
+	var got []string
+	for _, p := range d.Partitions() {
+		kind := "ok"
+		switch {
+		case errors.Is(p.Err, wire.ErrCorrupt):
+			kind = "damaged"
+		case notExist(p.Err):
+			kind = "no manifest"
+		case p.Err != nil:
+			kind = "misplaced"
+		}
+		got = append(got, fmt.Sprintf("%s %s %s", p.Topic, p.Path[len("/data/topics/"):], kind))
+	}
+	want := []string{
+		"orders orders/partition-0000 no manifest",
+		"orders orders/partition-0001 damaged",
+		"orders orders/partition-0007 misplaced",
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("found %q, want %q", got, want)
+	}
+	if got := names(t, m, "/data/topics"); !slices.Equal(got, []string{"note", "orders"}) {
+		t.Fatalf("topics: %v", got)
+	}
+
+	// What has been here is never made anew, nor is anything that holds bytes.
+	f := func(p int32, ok bool) {
+		t.Helper()
+		l, err := d.Create("orders", wire.PartitionID{Topic: 5000, Partition: p}, Options{}, dirNow)
+		if ok != (err == nil) {
+			t.Fatalf("create partition %d: %v", p, err)
+		}
+		if l != nil {
+			l.Close()
+		}
+	}
+	f(0, false) // known, its manifest lost
+	f(1, false) // known, its manifest damaged
+	f(3, true)  // never was
+	f(7, false) // another lies there
+	if _, err := d.Create("orders", wire.PartitionID{Topic: 6000, Partition: 0}, Options{}, dirNow); !errors.Is(err, fs.ErrExist) {
+		t.Fatalf("create over records without a manifest: %v", err)
+	}
+	if err := d.Orphan(in + "0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Orphan(in + "7"); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, m, "/data/orphans"); !slices.Equal(got, []string{"orders.5000-2", "orders.partition-0000"}) {
+		t.Fatalf("orphans: %v", got)
+	}
+}
+
+func TestPointsLostOrDamaged(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "boot")
+	mustCreate(t, d, ordersID).Close()
+	if err := d.SavePoints([]Point{somePoint(5000, 3)}); err != nil {
+		t.Fatal(err)
+	}
+	f := func(what string, damage func(m *MemFS), want bool) {
+		t.Helper()
+		m := m.Clone()
+		damage(m)
+		d := mustOpenDir(t, m, "boot")
+		if got := d.openState(ordersID).Point != nil; got != want {
+			t.Fatalf("%s: point there %v, want %v", what, got, want)
+		}
+	}
+	f("nothing", func(m *MemFS) {}, true)
+	f("removed", func(m *MemFS) { m.Remove("/data/recovery-points") }, false)
+	f("a flipped bit", func(m *MemFS) { m.FlipBit("/data/recovery-points", 50, 1) }, false)
+	f("a temporary beside it", func(m *MemFS) {
+		mustWrite(t, mustOpen(t, m, "/data/recovery-points.tmp"), strings.Repeat("torn", 100), 0)
+	}, true)
+}
+
+func TestSavePointsWritesOnlyChanges(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "boot")
+	mustCreate(t, d, ordersID)
+	save := func(p Point, writes int) {
+		t.Helper()
+		m.ResetCounts()
+		if err := d.SavePoints([]Point{p}); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.Count(OpWrite); got != writes {
+			t.Fatalf("%d writes, want %d", got, writes)
+		}
+	}
+	p := somePoint(5000, 3)
+	save(p, 1)
+	save(p, 0)
+	p.Start++
+	save(p, 1)
+}
+
+func TestReserve(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "boot")
+	l := mustCreate(t, d, ordersID)
+	defer l.Close()
+	reserved := func() int64 {
+		e, err := m.Stat("/data/reserve")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Size / pageSize
+	}
+	if got := reserved(); got != 16 {
+		t.Fatalf("reserve of %d blocks", got)
+	}
+
+	// Records fill the disk and do not get the reserve.
+	_, free, _ := m.Space("/")
+	used := 1<<40 - free
+	m.SetCapacity(used + 4*pageSize)
+	f := mustOpen(t, m, "/records")
+	if _, err := f.WriteAt(make([]byte, 8*pageSize), 0); !isDiskFull(err) || reserved() != 16 {
+		t.Fatalf("records on a full disk: %v, reserve of %d blocks", err, reserved())
+	}
+	// Points and deletes get it, a part at a time.
+	if err := d.SavePoints([]Point{somePoint(5000, 3)}); err != nil || reserved() != 15 {
+		t.Fatalf("points on a full disk: %v, reserve of %d blocks", err, reserved())
+	}
+	// It stays small while nothing is free, and grows back when there is room.
+	if _, err := d.Purge(); err != nil || reserved() != 15 {
+		t.Fatalf("purge: %v, reserve of %d blocks", err, reserved())
+	}
+	for d.Relieve() {
+	}
+	if got := reserved(); got != 0 {
+		t.Fatalf("relieved down to %d blocks", got)
+	}
+	m.SetCapacity(used + 64*pageSize)
+	if _, err := d.Purge(); err != nil || reserved() != 16 {
+		t.Fatalf("purge with room: %v, reserve of %d blocks", err, reserved())
+	}
+
+	// A start on a full disk uses it too.
+	d.Abandon()
+	_, free, _ = m.Space("/")
+	if _, err := f.WriteAt(make([]byte, free+pageSize), 4*pageSize); !isDiskFull(err) {
+		t.Fatalf("filling the rest: %v", err)
+	}
+	m.Remove("/data/clean")
+	if d, err := OpenDir(m, "/data", testDir("boot")); err != nil || d.Start().Clean {
+		t.Fatalf("start on a full disk: %v", err)
+	}
+}
+
+// state opens what a crash left and tells what it holds.
+func state(t *testing.T, what string, m *MemFS, boot string) (string, *Dir) {
+	t.Helper()
+	d, err := OpenDir(m, "/data", testDir(boot))
+	if err != nil {
+		t.Fatalf("%s: reopen: %v", what, err)
+	}
+	var s []string
+	if d.Start().Clean {
+		s = append(s, "clean")
+	}
+	for _, p := range d.Partitions() {
+		if p.Err != nil {
+			t.Fatalf("%s: %v", what, p.Err)
+		}
+		s = append(s, p.ID.String())
+		if d.Known(p.ID) {
+			s = append(s, fmt.Sprintf("point %d", d.points[p.ID].Offset))
+		}
+	}
+	s = append(s, names(t, m, "/data/deleted")...)
+	s = append(s, names(t, m, "/data/orphans")...)
+	for _, dir := range []string{"/data", "/data/topics"} {
+		for _, name := range names(t, m, dir) {
+			if strings.HasSuffix(name, tempSuffix) {
+				t.Fatalf("%s: %s is left", what, name)
+			}
+		}
+	}
+	return strings.Join(s, ", "), d
+}
+
+// TestDirCrashes stops every method of a Dir after each of its disk operations
+// and reopens what each way of stopping leaves: it must be as before or as after
+// the call, and as after once the call has returned.
+func TestDirCrashes(t *testing.T) {
+	type step struct {
+		name string
+		do   func(d *Dir) error
+		want []string // states allowed during it, the last one after it
+	}
+	point := func(offset wire.Offset) []Point {
+		p := somePoint(5000, 3)
+		p.Offset = offset
+		return []Point{p}
+	}
+	other := wire.PartitionID{Topic: 6000}
+	create := func(topic string, id wire.PartitionID) func(d *Dir) error {
+		return func(d *Dir) error {
+			l, err := d.Create(topic, id, Options{}, dirNow)
+			if err == nil {
+				_, err = l.Close()
+			}
+			return err
+		}
+	}
+	steps := []step{
+		{"create", create("orders", ordersID), []string{"", "5000-3"}},
+		{"save points", func(d *Dir) error { return d.SavePoints(point(5003)) }, []string{"5000-3", "5000-3, point 5003"}},
+		{"save them again", func(d *Dir) error { return d.SavePoints(point(5004)) }, []string{"5000-3, point 5003", "5000-3, point 5004"}},
+		{"create another", create("audit", other), []string{"5000-3, point 5004", "6000-0, 5000-3, point 5004"}},
+		{"delete", func(d *Dir) error { return d.Delete(ordersID) }, []string{
+			"6000-0, 5000-3, point 5004", "6000-0, 5000-3, point 5004, 5000-3", "6000-0, 5000-3"}},
+		{"purge", func(d *Dir) error { _, err := d.Purge(); return err }, []string{"6000-0, 5000-3", "6000-0"}},
+		{"orphan", func(d *Dir) error { return d.Orphan("/data/topics/audit/partition-0000") }, []string{
+			"6000-0", "6000-0, audit.6000-0", "audit.6000-0"}},
+		{"close", func(d *Dir) error { return d.Close(nil) }, []string{"audit.6000-0", "clean, audit.6000-0"}},
+	}
+
+	m := NewMemFS(1)
+	var d *Dir
+	for what, left := range m.Crashes(1) {
+		state(t, what, left, "same") // nothing at all
+	}
+	everyCrash(t, m, func() (err error) { d, err = OpenDir(m, "/data", testDir("same")); return err },
+		func(what string, left *MemFS, boot string) {
+			if got, _ := state(t, "open: "+what, left, boot); got != "" && got != "clean" {
+				t.Fatalf("open: %s: %q", what, got)
+			}
+		})
+	for _, s := range steps {
+		everyCrash(t, m, func() error { return s.do(d) }, func(what string, left *MemFS, boot string) {
+			what = s.name + ": " + what
+			got, d := state(t, what, left, boot)
+			if !slices.Contains(s.want, got) {
+				t.Fatalf("%s: %q, want one of %q", what, got, s.want)
+			}
+			if same := boot == "same"; d.Start().SameBoot != same {
+				t.Fatalf("%s: start %+v", what, d.Start())
+			}
+			if got == s.want[len(s.want)-1] || s.name == "close" {
+				return
+			}
+			// The step can be done now, and then stands.
+			if err := s.do(d); err != nil && !notExist(err) {
+				t.Fatalf("%s: done again: %v", what, err)
+			}
+			got, _ = state(t, what, left.Crash(CrashNone), "third")
+			if s.name == "orphan" {
+				return // after half a move it lies there twice, now under two names
+			}
+			if s.name != "purge" && got != s.want[len(s.want)-1] {
+				t.Fatalf("%s: done again: %q, want %q", what, got, s.want[len(s.want)-1])
+			}
+		})
+		if s.name == "purge" {
+			m.SyncDir("/data/deleted") // unlinking is not promised to last
+		}
+		for what, left := range m.Crashes(300) {
+			if got, _ := state(t, what, left, "other"); got != s.want[len(s.want)-1] {
+				t.Fatalf("after %s: %s: %q, want %q", s.name, what, got, s.want[len(s.want)-1])
+			}
+		}
+	}
+}
+
+// TestCrashesDuringStart cuts the power during starts that follow a clean stop,
+// a death and a power cut, twice in a row.
+func TestCrashesDuringStart(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "same")
+	closeDir(t, d, mustCreate(t, d, ordersID))
+	clean := m.Clone()
+	mustOpenDir(t, m, "same")
+	for _, from := range []*MemFS{clean, m.Clone(), m.Crash(CrashPages)} {
+		everyCrash(t, from, func() error { _, err := OpenDir(from, "/data", testDir("same")); return err },
+			func(what string, left *MemFS, boot string) {
+				once := left.Clone()
+				if got, _ := state(t, what, once, boot); !strings.Contains(got, "5000-3") {
+					t.Fatalf("%s: %q", what, got)
+				}
+				for range 4 {
+					if got, d := state(t, what, once.Crash(CrashAny), "third"); !strings.Contains(got, "5000-3") || d.Start().Clean {
+						t.Fatalf("%s: a second power cut: %q, %+v", what, got, d.Start())
+					}
+				}
+			})
+		for what, left := range from.Crashes(100) {
+			if _, d := state(t, what, left, "other"); d.Start().Clean {
+				t.Fatalf("%s: a clean mark outlived the start after it", what)
+			}
+		}
+	}
+}
+
+// TestDirFailures lets every disk call of a start and of each method fail in turn:
+// each says so, and what is left opens.
+func TestDirFailures(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "same")
+	closeDir(t, d, mustCreate(t, d, ordersID))
+	other := wire.PartitionID{Topic: 6000}
+	f := func(name string, do func(d *Dir) error) {
+		t.Helper()
+		for _, fault := range []error{syscall.EIO, syscall.EROFS} {
+			everyFailure(t, m, fault, func(m *MemFS) error {
+				d, err := OpenDir(m, "/data", testDir("same"))
+				if err != nil {
+					return err
+				}
+				err = do(d)
+				if errors.Is(err, ErrSync) && d.Failed() == nil {
+					t.Fatalf("%s: %v, and the directory goes on", name, err)
+				}
+				return err
+			}, func(what string, left *MemFS, err error) {
+				// What cannot be removed matters to nobody; a partition whose
+				// manifest cannot be read is listed as such.
+				if err == nil && !strings.Contains(what, OpRemove) && !strings.Contains(what, "open "+"/data/topics") {
+					t.Fatalf("%s: %s: no error", name, what)
+				}
+				got, _ := state(t, what, left.Clone(), "same")
+				if !strings.Contains(got, "5000-3") && !strings.Contains(got, "orders.partition-0003") {
+					t.Fatalf("%s: %s: %v, then %q", name, what, err, got)
+				}
+			})
+		}
+	}
+	f("create", func(d *Dir) error {
+		l, err := d.Create("audit", other, Options{}, dirNow)
+		if err == nil {
+			l.Close()
+		}
+		return err
+	})
+	f("save points", func(d *Dir) error { return d.SavePoints([]Point{somePoint(5000, 3)}) })
+	f("delete", func(d *Dir) error { return d.Delete(ordersID) })
+	f("orphan", func(d *Dir) error { return d.Orphan("/data/topics/orders/partition-0003") })
+	f("close", func(d *Dir) error { return d.Close(nil) })
+}
