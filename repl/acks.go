@@ -1,0 +1,55 @@
+package repl
+
+import (
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// An ack is a write that is in the log and whose answer waits.
+type ack struct {
+	end     wire.Offset // exclusive: where the log must count to
+	written int64       // flushState.written when it was appended
+	all     bool        // acks=all: every replica that counts must have it
+	at      storage.Appended
+	done    func(storage.Appended, error)
+}
+
+// acks are the waiting answers, ascending by end: they fall due in the order in
+// which they were pushed, so a ring is enough, with no search and no timer.
+//
+// A duplicate stands behind what was appended before it came, although its
+// original may be older: were it answered early, the order would go; were it
+// answered when it came, a retry would succeed that the original could not yet.
+type acks struct {
+	ring *mem.Ring[ack]
+}
+
+// push queues a. The caller has seen to it that there is room.
+func (q *acks) push(a ack) {
+	if back := q.ring.Back(); back != nil {
+		a.end = max(a.end, back.end)
+		a.written = max(a.written, back.written)
+	}
+	if !q.ring.Push(a) {
+		panic("BUG: a write was appended with no room for its ack")
+	}
+}
+
+// settle answers, in order, what the disk and the other replicas allow.
+func (q *acks) settle(f *flushState, committed wire.Offset, now mem.Now) {
+	for a := q.ring.Front(); a != nil; a = q.ring.Front() {
+		if a.all && a.end > committed || !f.mayAck(a.end, a.written, now) {
+			return
+		}
+		answered, _ := q.ring.Pop() // before the call, so that nothing answers it twice
+		answered.done(answered.at, nil)
+	}
+}
+
+// fail answers everything with err.
+func (q *acks) fail(err error) {
+	for a, ok := q.ring.Pop(); ok; a, ok = q.ring.Pop() {
+		a.done(storage.Appended{First: -1, Last: -1}, err)
+	}
+}

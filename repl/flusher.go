@@ -1,0 +1,197 @@
+package repl
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// A directory is one data directory as the set sees it: its flush slots, and
+// whether it still stands.
+//
+// At most Flushers fdatasyncs run at once, one a log, each covering all that
+// was appended before it started. Logs that find no slot free wait in line.
+type directory struct {
+	dir     *storage.Dir
+	set     *Set
+	janitor janitor
+
+	slow   atomic.Bool                 // a flush is late
+	failed atomic.Pointer[lastFailure] // once, for good
+
+	mu      sync.Mutex
+	running []flight
+	line    *mem.Ring[*Partition]
+	proving *Partition // whose checkpoint the janitor runs
+}
+
+type lastFailure struct{ err error }
+
+// A flight is a flush that runs.
+type flight struct {
+	p     *Partition
+	since time.Duration
+	late  bool // an event has told so
+
+	// Of a simulated flush, which takes effect at once and is told later.
+	to  wire.Offset
+	err error
+}
+
+// A landing holds the result of a flush until a turn takes it. There is one
+// flush of a log at a time, hence one result.
+type landing struct {
+	full atomic.Bool
+	to   wire.Offset
+	err  error
+}
+
+func (l *landing) put(to wire.Offset, err error) {
+	if l.full.Load() {
+		panic(fmt.Sprintf("BUG: flush to offset %d landed on the one to %d", to, l.to))
+	}
+	l.to, l.err = to, err
+	l.full.Store(true)
+}
+
+func (l *landing) take() (to wire.Offset, err error, ok bool) {
+	if !l.full.Load() {
+		return 0, nil, false
+	}
+	to, err = l.to, l.err
+	l.full.Store(false)
+	return to, err, true
+}
+
+// maxHosted bounds the partitions of one set.
+const maxHosted = 1 << 20
+
+func newDirectory(s *Set, d *storage.Dir) *directory {
+	dir := &directory{dir: d, set: s, line: mem.NewRing[*Partition](maxHosted)}
+	dir.janitor.dir = dir
+	return dir
+}
+
+// begin asks for a slot for p's flush. Granted, the caller flushes; otherwise p
+// stands in line, and whoever ends a flush gives it the slot.
+func (d *directory) begin(p *Partition, mono time.Duration) (granted bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.set.config.Manual || len(d.running) >= d.set.config.Flushers {
+		d.line.Push(p)
+		return false
+	}
+	d.running = append(d.running, flight{p: p, since: mono})
+	return true
+}
+
+// end gives p's slot to the next in line, which the caller has to flush; nil if
+// there is none.
+func (d *directory) end(p *Partition, mono time.Duration) (next *Partition) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.running {
+		if d.running[i].p != p {
+			continue
+		}
+		if !d.set.config.Manual && d.line.Len() > 0 {
+			next, _ = d.line.Pop()
+			d.running[i] = flight{p: next, since: mono}
+			return next
+		}
+		last := len(d.running) - 1
+		d.running[i], d.running[last] = d.running[last], flight{}
+		d.running = d.running[:last]
+		return nil
+	}
+	panic(fmt.Sprintf("BUG: a flush of %v ended that had not begun", p.id))
+}
+
+// beginProof takes the checkpoint that p has left for the janitor, nil if there
+// is none. Until endProof p does not close its log.
+func (d *directory) beginProof(p *Partition) *storage.Checkpoint {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := p.captured.Swap(nil)
+	if c != nil {
+		d.proving = p
+	}
+	return c
+}
+
+func (d *directory) endProof(p *Partition) {
+	d.mu.Lock()
+	d.proving = nil
+	d.mu.Unlock()
+	p.tell()
+}
+
+func (d *directory) proves(p *Partition) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.proving == p
+}
+
+// watch looks for flushes that take too long. One past SlowAfter makes the
+// directory slow until it is back; one past FailAfter ends the directory, since
+// nobody can wait for it any longer.
+func (d *directory) watch(now mem.Now) {
+	c := &d.set.config
+	var slow, lost time.Duration
+	d.mu.Lock()
+	for i := range d.running {
+		f := &d.running[i]
+		took := now.Mono - f.since
+		if took > c.SlowAfter && !f.late {
+			f.late, slow = true, max(slow, took)
+		}
+		if took > c.FailAfter {
+			lost = max(lost, took)
+		}
+	}
+	late := false
+	for i := range d.running {
+		late = late || d.running[i].late
+	}
+	d.mu.Unlock()
+
+	d.slow.Store(late)
+	if slow > 0 {
+		d.set.event(Event{Kind: DirectorySlow, Dir: d.dir, Took: slow})
+		c.Log.Warn("flush is late", "dir", d.dir.Path(), "took", slow)
+	}
+	if lost > 0 {
+		d.fail(fmt.Errorf("a flush has not come back for %v", lost))
+	}
+}
+
+// failure returns why the directory failed, nil while it stands.
+func (d *directory) failure() error {
+	if f := d.failed.Load(); f != nil {
+		return f.err
+	}
+	return nil
+}
+
+// fail ends the directory: its partitions go offline, each in its own turn. The
+// first reason stays. Any goroutine, in a turn or not.
+func (d *directory) fail(err error) {
+	if !d.failed.CompareAndSwap(nil, &lastFailure{err}) {
+		return
+	}
+	d.set.config.Log.Error("data directory failed", "dir", d.dir.Path(), "err", err)
+	for _, p := range d.set.Partitions() {
+		if p.dir == d {
+			p.nudge()
+		}
+	}
+	d.set.spawn(func() {
+		d.dir.Fail(err) // may hang on the disk that failed
+		d.set.event(Event{Kind: DirectoryFailed, Dir: d.dir, Err: err})
+	})
+}

@@ -1,0 +1,222 @@
+package repl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// A janitor does for one directory what need not happen while anybody waits:
+// recovery points, and with them the end of trims and the unlinking of old
+// segments; retention, rolls of idle segments, deleted topics, the reserve.
+//
+// What belongs to the holder of a partition's turn it asks for by a chore; the
+// disk work in between it does itself. A partition that is busy does its part
+// when it comes to it, and the janitor picks it up on its next round.
+type janitor struct {
+	dir    *directory
+	round  time.Duration // when the next one is due
+	tidy   time.Duration // when retention is looked at next
+	proofs []proof       // to be written with the recovery points
+}
+
+// A proof is a recovery point whose bytes are durable.
+type proof struct {
+	p     *Partition
+	point storage.Point
+}
+
+// A chore is a rare task.
+type chore struct {
+	kind  choreKind
+	trim  trim
+	point storage.Point
+}
+
+type choreKind uint8
+
+const (
+	choreTrim   choreKind = iota + 1
+	choreTidy             // retention, idle roll
+	chorePoint            // leave a checkpoint for the janitor
+	choreProved           // point is in the recovery points
+)
+
+func (j *janitor) due(now mem.Now) bool { return now.Mono >= j.round && j.dir.failure() == nil }
+
+// turn makes one round, if it is due.
+func (j *janitor) turn(now mem.Now) {
+	if !j.due(now) {
+		return
+	}
+	c := &j.dir.set.config
+	j.round = now.Mono + c.PointEvery
+	tidy := now.Mono >= j.tidy
+	if tidy {
+		j.tidy = now.Mono + c.TidyEvery
+	}
+	mine := slices.DeleteFunc(j.dir.set.Partitions(), func(p *Partition) bool { return p.dir != j.dir })
+	for _, p := range mine {
+		if tidy {
+			p.ask(&chore{kind: choreTidy})
+		}
+		if p.changed.Load() {
+			p.ask(&chore{kind: chorePoint})
+		}
+	}
+	for _, p := range mine {
+		j.prove(p)
+	}
+	j.save()
+	if tidy {
+		j.purge()
+	}
+}
+
+// prove makes the checkpoint that p has left durable.
+func (j *janitor) prove(p *Partition) {
+	c := j.dir.beginProof(p)
+	if c == nil {
+		return
+	}
+	point, err := c.Run()
+	j.dir.endProof(p)
+	if err != nil {
+		j.failed(fmt.Errorf("recovery point of %s %d: %w", p.topic, p.id.Partition, err))
+		return
+	}
+	j.proofs = append(j.proofs, proof{p, point})
+}
+
+// save writes the recovery points, in one file for all. If the disk has no room
+// for it, the next round tries again.
+func (j *janitor) save() {
+	if len(j.proofs) == 0 {
+		return
+	}
+	points := make([]storage.Point, len(j.proofs))
+	for i, proved := range j.proofs {
+		points[i] = proved.point
+	}
+	if err := j.dir.dir.SavePoints(points); err != nil {
+		j.failed(fmt.Errorf("recovery points: %w", err))
+		return
+	}
+	for _, proved := range j.proofs {
+		proved.p.ask(&chore{kind: choreProved, point: proved.point})
+	}
+	j.proofs = nil
+}
+
+// purge unlinks what nobody needs any more.
+func (j *janitor) purge() {
+	if _, err := j.dir.dir.Purge(); err != nil {
+		j.unlinked(fmt.Errorf("purge: %w", err))
+	}
+}
+
+// failed judges an error of writing: all but a full disk end the directory.
+func (j *janitor) failed(err error) {
+	if full(err) {
+		j.dir.set.config.Log.Warn("disk full", "dir", j.dir.dir.Path(), "err", err)
+		return
+	}
+	j.dir.fail(err)
+}
+
+// unlinked judges an error of deleting, which takes nothing from anybody but
+// space, unless an fsync failed.
+func (j *janitor) unlinked(err error) {
+	if errors.Is(err, storage.ErrSync) {
+		j.dir.fail(err)
+		return
+	}
+	j.dir.set.config.Log.Warn("delete", "dir", j.dir.dir.Path(), "err", err)
+}
+
+func full(err error) bool {
+	return errors.Is(err, storage.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// do does a chore in the partition's turn.
+func (p *Partition) do(c *chore, now mem.Now) {
+	switch {
+	case p.down != nil && c.kind == choreTrim:
+		c.trim.done(-1, p.down)
+		return
+	case p.down != nil:
+		return
+	}
+	switch c.kind {
+	case choreTrim:
+		p.trim(c.trim)
+	case choreTidy:
+		p.tidy(now)
+	case chorePoint:
+		if p.captured.Load() == nil { // else the janitor has not come for the last one
+			p.changed.Store(false)
+			p.captured.Store(p.log.Checkpoint(now))
+		}
+	case choreProved:
+		p.proved(c.point)
+	}
+}
+
+// tidy gives up old segments and rolls an idle one.
+func (p *Partition) tidy(now mem.Now) {
+	trimmed := p.log.Retain(now, p.offsets.committed)
+	rolled, err := p.log.RollIdle(now)
+	if err != nil && !full(err) {
+		p.dir.fail(fmt.Errorf("roll of %s %d: %w", p.topic, p.id.Partition, err))
+	}
+	if rolled {
+		p.leader.segment = 0
+	}
+	if trimmed || rolled {
+		p.changed.Store(true)
+	}
+}
+
+func (p *Partition) trim(t trim) {
+	if t.before > p.offsets.committed {
+		t.done(-1, wire.Errorf(wire.CodeOutOfRange, "trim before offset %d, committed is %d", t.before, p.offsets.committed))
+		return
+	}
+	if err := p.log.Trim(t.before); err != nil {
+		t.done(-1, err)
+		return
+	}
+	if t.before <= p.provedStart {
+		t.done(p.provedStart, nil)
+		return
+	}
+	p.trims = append(p.trims, t)
+	p.changed.Store(true)
+}
+
+// proved hears that a recovery point is durable: no crash brings back what lies
+// below its start, so its files may go, and whoever trimmed hears of it.
+func (p *Partition) proved(point storage.Point) {
+	p.log.Checkpointed(point)
+	p.provedStart = point.Start
+	if _, err := p.log.Reclaim(); err != nil {
+		p.dir.janitor.unlinked(err)
+	}
+	waiting := p.trims
+	p.trims = nil
+	for len(waiting) > 0 {
+		t := waiting[0]
+		waiting = waiting[1:]
+		if t.before > point.Start {
+			p.trims = append(p.trims, t)
+			continue
+		}
+		t.done(point.Start, nil)
+	}
+}

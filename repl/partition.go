@@ -1,0 +1,522 @@
+package repl
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// Settings are what a topic says about each of its partitions.
+type Settings struct {
+	Flush FlushMode
+	// FlushBytes and FlushEvery are, in async mode, when the background flush
+	// starts at the latest; in interval mode, how much may be acknowledged and
+	// not yet flushed, in bytes and in age, both inclusive. 0 is the default:
+	// 64 MiB and 1 s in async mode, 1 MiB and 100 ms in interval mode. Sync
+	// mode has no use for them.
+	FlushBytes int64
+	FlushEvery time.Duration
+	Log        storage.Options
+}
+
+// A Partition is this node's copy of one partition, which it leads.
+//
+// Produce, Await, Trim and View may be called from anywhere. Everything below
+// the line belongs to the holder of the inbox's turn, who is inside turn.
+type Partition struct {
+	id    wire.PartitionID
+	topic string
+	set   *Set
+	dir   *directory
+	log   *storage.Log // Flush: any goroutine, one at a time; the rest: the holder
+
+	inbox    *mem.Queue[task]
+	queued   *mem.Budget          // bytes of the batches in the inbox
+	view     atomic.Pointer[View] // the holder stores, anyone loads
+	landing  landing              // the directory's flusher leaves its result here
+	timer    mem.Timer            // nudges the partition when a flush falls due
+	closing  atomic.Pointer[wire.Error]
+	captured atomic.Pointer[storage.Checkpoint] // the holder leaves it for the janitor
+	changed  atomic.Bool                        // there is something a recovery point does not know
+
+	appender sync.Once     // starts the owner goroutine, with the first work left to it
+	news     chan struct{} // tells it, once the inbox is closed, to look around
+	stopped  chan struct{} // closed when it has ended
+
+	// ----
+	leader      leader
+	offsets     offsets
+	waiters     waiters
+	trims       []trim        // done in the log, answered when durable
+	provedStart wire.Offset   // of the log, as the recovery points have it
+	tasks       []task        // of the turn that runs, what is done zeroed
+	spare       []task        // memory for the tasks of an inline turn
+	armed       time.Duration // what timer is set to, 0: not set
+	down        error         // why the partition is offline, for good
+
+	unproved *storage.Checkpoint // the janitor will not come for any more
+	// What closing came to.
+	cleanEnd storage.CleanEnd
+	closeErr error
+}
+
+// A View is what is true of a partition at one moment. It never changes.
+type View struct {
+	Epoch     wire.Epoch  // of the leader, which this node is
+	Start     wire.Offset // the first offset kept
+	Stable    wire.Offset // the bound of consumers that read committed transactions only
+	Committed wire.Offset // the bound of consumers
+	End       wire.Offset // of the log, exclusive
+	Flushed   wire.Offset // below it everything is on this node's disk
+	Log       *storage.View
+	// Err is not nil if the partition is offline or gone, and says why: OFFLINE,
+	// SHUTTING_DOWN, NOT_LEADER. Nothing may be read then.
+	Err error
+}
+
+// A Write is one batch on its way into the log.
+type Write struct {
+	// Batch was verified, is for this partition, and is stamped in place.
+	Batch wire.Batch
+	// Acks is 0, 1, or -1 for all.
+	Acks int8
+	// Body holds the memory of Batch, with a reference for this write that the
+	// partition gives up as soon as the batch is appended or refused. nil: none.
+	Body *mem.Buf
+	// Done is called exactly once, on any goroutine, from within the
+	// partition's turn: it must be quick and must not wait for the partition.
+	// On success at says where the batch lies, at.First = -1 for a duplicate so
+	// old that this is not known any more. An error has a wire.Code that says
+	// whether the write may still become visible.
+	Done func(at storage.Appended, err error)
+}
+
+// A task is one message in a partition's mailbox: writes, or a fetch to park,
+// or something rarer. The zero task only makes the holder look around: at a
+// flush that landed, a directory that failed, a timer that came. Those news
+// stand in a place of their own and cannot be lost to a full mailbox, since
+// then a turn is due anyway.
+type task struct {
+	writes []Write
+	bytes  int64 // of writes, taken from the budget
+	waiter *Waiter
+	ticket uint64
+	rare   *chore
+}
+
+// A trim waits for its new start offset to be durable.
+type trim struct {
+	before wire.Offset
+	done   func(start wire.Offset, err error)
+}
+
+func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *storage.Log, st Settings) *Partition {
+	v := l.View()
+	p := &Partition{
+		id: id, topic: topic, set: s, dir: d, log: l,
+		inbox:   mem.NewQueue[task](s.config.QueueLimit),
+		queued:  mem.NewBudget(s.config.QueueBytes),
+		news:    make(chan struct{}, 1),
+		stopped: make(chan struct{}),
+		waiters: waiters{max: s.config.MaxParked},
+	}
+	p.timer.F = p.nudge
+	p.leader = leader{
+		log:          l,
+		epoch:        v.Epoch(),
+		flush:        newFlushState(st, v.End()),
+		acks:         acks{mem.NewRing[ack](s.config.MaxUnacked)},
+		segmentBytes: cmp.Or(st.Log.SegmentBytes, 1<<30),
+	}
+	// Recovery has fsynced all there is, so a lone replica has committed it.
+	p.offsets = p.offsets.after(v.Start(), v.End(), v.End(), v.End())
+	p.provedStart = v.Start()
+	p.publish()
+	p.changed.Store(true)
+	return p
+}
+
+// ID returns which partition it is.
+func (p *Partition) ID() wire.PartitionID { return p.id }
+
+// Topic returns the name of its topic.
+func (p *Partition) Topic() string { return p.topic }
+
+// View returns the newest picture of the partition. Any goroutine.
+func (p *Partition) View() *View { return p.view.Load() }
+
+// Produce queues writes for the log, in this order; all of them get in or
+// none. ws and what it points to belong to the partition until the last Done
+// was called, which may be before Produce returns: with BUSY and a time to
+// retry after if the mailbox or its byte budget is full, with the reason if
+// the partition is gone.
+//
+// inline says that the caller may do the work itself if the partition is idle:
+// a connection's reader with no further frame at hand, that holds no other
+// partition's turn and for whose request this is the last partition. In sync
+// mode such a caller may be kept for the time of one flush.
+func (p *Partition) Produce(ws []Write, inline bool, now mem.Now) {
+	if len(ws) == 0 {
+		return
+	}
+	t := task{writes: ws}
+	for i := range ws {
+		t.bytes += int64(len(ws[i].Batch))
+	}
+	if !p.queued.TryTake(t.bytes) {
+		refuse(ws, errQueueFull)
+		return
+	}
+	ok, mine := p.inbox.Push(t)
+	switch {
+	case !ok:
+		p.queued.Give(t.bytes)
+		refuse(ws, p.unable())
+	case mine:
+		p.enter(inline && t.bytes <= maxInline && !p.leader.rollDue(t.bytes), now)
+	}
+}
+
+// maxInline is how many bytes a reader may append itself; more would hold up
+// its connection.
+const maxInline = 64 << 10
+
+// Await parks w until the log is past w.From by w.MinBytes. The error is BUSY
+// if the mailbox is full or says that the partition is gone; then w is not
+// parked. Wake may be called before Await returns.
+func (p *Partition) Await(w *Waiter) error {
+	ticket := w.park()
+	ok, mine := p.inbox.Push(task{waiter: w, ticket: ticket})
+	if !ok {
+		w.claim(ticket, over)
+		return p.unable()
+	}
+	if mine {
+		p.enterNow()
+	}
+	return nil
+}
+
+// Trim drops the records below before, at most View.Committed. done is called
+// once, when the new start offset is durable and no crash brings them back,
+// with that start; or with an error.
+func (p *Partition) Trim(before wire.Offset, done func(start wire.Offset, err error)) {
+	if !p.ask(&chore{kind: choreTrim, trim: trim{before, done}}) {
+		done(-1, p.unable())
+	}
+}
+
+// ask queues a chore. It returns false if that did not get in.
+func (p *Partition) ask(c *chore) bool {
+	ok, mine := p.inbox.Push(task{rare: c})
+	if mine {
+		p.enterNow()
+	}
+	return ok
+}
+
+// nudge makes somebody turn the partition. Any goroutine; it does not block.
+func (p *Partition) nudge() {
+	ok, mine := p.inbox.Push(task{})
+	if !ok {
+		p.tell()
+	}
+	if mine {
+		p.leave()
+	}
+}
+
+// tell wakes an appender that drains a closed inbox.
+func (p *Partition) tell() {
+	select {
+	case p.news <- struct{}{}:
+	default:
+	}
+}
+
+// unable says why the inbox did not take a task.
+func (p *Partition) unable() error {
+	if v := p.view.Load(); v.Err != nil {
+		return v.Err
+	}
+	if err := p.closing.Load(); err != nil {
+		return err
+	}
+	return errQueueFull
+}
+
+var (
+	errQueueFull     = &wire.Error{Code: wire.CodeBusy, Message: "the partition's queue is full", RetryAfter: 50 * time.Millisecond}
+	errTooManyAcks   = &wire.Error{Code: wire.CodeBusy, Message: "too many writes of the partition wait for their acknowledgement", RetryAfter: 200 * time.Millisecond}
+	errDiskSlow      = &wire.Error{Code: wire.CodeDiskSlow, Message: "the disk does not keep up", RetryAfter: time.Second}
+	errTooManyParked = &wire.Error{Code: wire.CodeBusy, Message: "too many fetches wait on the partition", RetryAfter: 200 * time.Millisecond}
+	errShutdown      = &wire.Error{Code: wire.CodeShuttingDown, Message: "the broker stops", RetryAfter: 200 * time.Millisecond}
+	errDropped       = &wire.Error{Code: wire.CodeNotLeader, Message: "the partition is not on this node any more"}
+)
+
+// refuse answers writes that nobody has touched.
+func refuse(ws []Write, err error) {
+	for len(ws) > 0 {
+		w := ws[0]
+		ws = ws[1:]
+		w.answer(storage.Appended{First: -1, Last: -1}, err)
+	}
+}
+
+// answer gives up the write's memory and calls its Done.
+func (w *Write) answer(at storage.Appended, err error) {
+	w.release()
+	w.Done(at, err)
+}
+
+func (w *Write) release() {
+	if w.Body != nil {
+		w.Body.Release()
+		w.Body = nil
+	}
+}
+
+// turn does all waiting work once. It returns whether the log is to be flushed
+// now, which the caller asks of the directory when it has given the turn away.
+// A panic inside takes this partition offline and goes no farther.
+func (p *Partition) turn(tasks []task, now mem.Now) (flush bool) {
+	p.tasks = tasks
+	defer p.isolate()
+	p.lookAround()
+	p.chores(now)
+	p.stage(now)
+	p.write(now)
+	p.advance(now)
+	p.park()
+	flush = p.plan(now)
+	clear(tasks) // what they point to is not kept from its owner, or the collector
+	p.tasks = nil
+	return flush
+}
+
+// lookAround takes in what came other than by a task.
+func (p *Partition) lookAround() {
+	to, err, landed := p.landing.take()
+	if landed && err == nil && p.down == nil {
+		p.leader.flush.done(to)
+		p.changed.Store(true)
+	}
+	if err := p.dir.failure(); err != nil && p.down == nil {
+		p.goOffline(err)
+	}
+}
+
+// stage takes the writes out of the tasks.
+func (p *Partition) stage(now mem.Now) {
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		p.queued.Give(t.bytes)
+		t.bytes = 0
+		for len(t.writes) > 0 {
+			w, err := &t.writes[0], p.down
+			if err == nil {
+				err = p.leader.stage(w, now, p.dir.slow.Load())
+			}
+			t.writes = t.writes[1:]
+			if err != nil {
+				w.answer(storage.Appended{First: -1, Last: -1}, err)
+			}
+		}
+	}
+}
+
+// write appends what was staged.
+func (p *Partition) write(now mem.Now) {
+	err := p.leader.write(now)
+	if err == nil {
+		return
+	}
+	if full := definite(err); full != nil {
+		p.leader.failStaged(full)
+		return
+	}
+	p.dir.fail(fmt.Errorf("append to %s %d: %w", p.topic, p.id.Partition, err))
+	p.goOffline(err)
+}
+
+// advance moves the watermarks, publishes, and only then answers and wakes.
+func (p *Partition) advance(now mem.Now) {
+	if p.down != nil {
+		return
+	}
+	f := &p.leader.flush
+	p.offsets = p.offsets.after(p.log.View().Start(), f.flushed, f.end, f.counted())
+	p.publish()
+	p.leader.enter()
+	p.leader.acks.settle(f, p.offsets.committed, now)
+	p.waiters.wake(p.offsets.committed, f.volume())
+}
+
+// publish stores a new View if anything in it changed.
+func (p *Partition) publish() {
+	o, log, old := p.offsets, p.log.View(), p.view.Load()
+	if old != nil && old.Log == log && old.Committed == o.committed && old.Flushed == o.flushed && old.Err == p.down {
+		return
+	}
+	p.view.Store(&View{
+		Epoch: p.leader.epoch, Start: o.start, Stable: o.stable, Committed: o.committed,
+		End: o.end, Flushed: o.flushed, Log: log, Err: p.down,
+	})
+}
+
+// chores does the rare tasks.
+func (p *Partition) chores(now mem.Now) {
+	for i := range p.tasks {
+		if c := p.tasks[i].rare; c != nil {
+			p.tasks[i].rare = nil
+			p.do(c, now)
+		}
+	}
+}
+
+// park parks the fetches among the tasks.
+func (p *Partition) park() {
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		w := t.waiter
+		t.waiter = nil
+		switch {
+		case w == nil:
+		case p.down != nil:
+			parked{w: w, ticket: t.ticket}.wake(over)
+		default:
+			p.waiters.add(w, t.ticket, p.offsets.committed, p.leader.flush.volume())
+		}
+	}
+}
+
+// plan returns whether a flush must start now, and sets the timer for one that
+// must start later.
+func (p *Partition) plan(now mem.Now) (flush bool) {
+	if p.armed <= now.Mono {
+		p.armed = 0
+	}
+	at, ok := p.leader.flush.due(p.leader.acks.ring.Len() > 0)
+	switch {
+	case !ok || p.down != nil:
+		return false
+	case at <= now.Mono:
+		p.leader.flush.start()
+		return true
+	case p.armed == 0 || at < p.armed:
+		p.armed = at
+		p.set.wheel.Set(&p.timer, at)
+	}
+	return false
+}
+
+// busy reports whether a flush or the janitor still works on the log. It is for
+// the end only, when the inbox is closed and drained.
+func (p *Partition) busy() bool {
+	// First take what the janitor has not, then ask whether it has taken it.
+	if c := p.captured.Swap(nil); c != nil {
+		p.unproved = c
+	}
+	return p.down == nil && (p.leader.flush.running || p.dir.proves(p))
+}
+
+// finish closes the log, with which all of it is durable, and answers what
+// waited for that. It is the last thing the turn does.
+func (p *Partition) finish(now mem.Now) {
+	defer p.isolate()
+	if p.closeErr = p.down; p.down != nil {
+		return
+	}
+	if p.closeErr = p.closeLog(); p.closeErr != nil {
+		p.dir.fail(fmt.Errorf("close %s %d: %w", p.topic, p.id.Partition, p.closeErr))
+		p.goOffline(p.closeErr)
+		return
+	}
+	p.leader.flush.closed()
+	p.advance(now)
+	p.down = p.closing.Load()
+	p.publish()
+	p.answerAll(wire.Errorf(wire.CodeStorageError, "not known to be durable: %v", p.down)) // trims only
+}
+
+func (p *Partition) closeLog() (err error) {
+	if p.unproved != nil {
+		if _, err := p.unproved.Run(); err != nil && !full(err) {
+			return err
+		}
+	}
+	p.cleanEnd, err = p.log.Close()
+	return err
+}
+
+// goOffline ends the partition's service for good. The writes that wait may or
+// may not survive, so their answer is indefinite.
+func (p *Partition) goOffline(why error) {
+	p.condemn(why)
+	p.answerAll(wire.Errorf(wire.CodeStorageError, "%v", why))
+}
+
+// condemn marks the partition as offline, for anyone to see.
+func (p *Partition) condemn(why error) {
+	p.down = wire.Errorf(wire.CodeOffline, "the partition is offline: %v", why)
+	p.publish()
+	p.set.event(Event{Kind: PartitionOffline, Dir: p.dir.dir, ID: p.id, Err: why})
+	p.set.config.Log.Error("partition offline", "topic", p.topic, "part", p.id.Partition, "err", why)
+}
+
+// answerAll ends whatever waits: writes with err, the rest with why the
+// partition is offline.
+func (p *Partition) answerAll(err error) {
+	p.leader.fail(err)
+	p.waiters.wakeAll()
+	for len(p.trims) > 0 {
+		t := p.trims[0]
+		p.trims = p.trims[1:]
+		t.done(-1, err)
+	}
+}
+
+// isolate ends a turn that panicked.
+func (p *Partition) isolate() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	why := fmt.Errorf("panic: %v", v)
+	p.set.config.Log.Error("panic in a partition's turn", "topic", p.topic, "part", p.id.Partition,
+		"err", why, slog.String("stack", string(debug.Stack())))
+	// Whatever is answered is taken off its list before the call, so each
+	// attempt gets farther, even if it is an answer that panics.
+	for !p.bury(why) {
+	}
+}
+
+// bury answers everything after a panic. It returns false if it panicked too.
+func (p *Partition) bury(why error) (done bool) {
+	defer func() { done = recover() == nil }()
+	if p.down == nil {
+		p.condemn(why)
+	}
+	p.answerAll(wire.Errorf(wire.CodeInternal, "%v", why))
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		p.queued.Give(t.bytes)
+		t.bytes = 0
+		for len(t.writes) > 0 {
+			w := &t.writes[0]
+			t.writes = t.writes[1:]
+			w.answer(storage.Appended{First: -1, Last: -1}, p.down)
+		}
+	}
+	p.chores(mem.Now{})
+	p.park()
+	return true
+}

@@ -1,0 +1,204 @@
+package repl
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/wire"
+)
+
+// Run keeps the set's time and tidies up until ctx ends. Partitions work
+// without it, but nothing that falls due by the clock happens then.
+func (s *Set) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	loops.Go(func() { s.runTimers(ctx) })
+	for _, d := range s.dirs {
+		loops.Go(func() { d.runJanitor(ctx) })
+	}
+	loops.Wait()
+	return nil
+}
+
+// runTimers advances the wheel, and looks at the flushes that run.
+func (s *Set) runTimers(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now := s.config.Clock.Now()
+		next := s.wheel.Advance(now.Mono)
+		s.watch(now)
+		wait := s.config.SlowAfter / 2
+		if next >= 0 {
+			wait = min(wait, next-now.Mono)
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-s.wheel.Wake():
+		}
+	}
+}
+
+// runJanitor tidies one directory. Each has a loop of its own, since one whose
+// disk hangs must not keep the others from it.
+func (d *directory) runJanitor(ctx context.Context) {
+	ticker := time.NewTicker(d.set.config.PointEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			d.janitor.turn(d.set.config.Clock.Now())
+		}
+	}
+}
+
+// spawn runs f beside everything else. Nobody waits for it.
+func (s *Set) spawn(f func()) {
+	if s.config.Manual {
+		s.later = append(s.later, f)
+		return
+	}
+	go f()
+}
+
+// run is the appender, the usual holder of the turn. It is started with the
+// first work left to it, since most partitions of a large node are idle, and
+// ends with the turn kept, after the last write is answered.
+func (p *Partition) run() {
+	defer close(p.stopped)
+	var tasks []task
+	for open := true; open || p.busy(); {
+		if !open {
+			<-p.news // of the flush that runs, the janitor, or the end of the directory
+		}
+		tasks, open = p.inbox.PopAll(tasks[:0])
+		if p.turn(tasks, p.set.config.Clock.Now()) {
+			p.dir.flushAside(p)
+		}
+	}
+	p.finish(p.set.config.Clock.Now())
+}
+
+// enter ends the push that gave the caller the turn: inline it does the work
+// itself, else it leaves it to the appender.
+func (p *Partition) enter(inline bool, now mem.Now) {
+	switch {
+	case p.set.config.Manual:
+		p.inbox.Free()
+	case !inline:
+		p.leave()
+	case p.inline(now):
+		if p.dir.begin(p, now.Mono) {
+			p.dir.flush(p)
+		}
+	}
+}
+
+// enterNow does the work of the turn just taken, but waits for no flush.
+func (p *Partition) enterNow() {
+	if p.set.config.Manual {
+		p.inbox.Free()
+		return
+	}
+	if p.inline(p.set.config.Clock.Now()) {
+		p.dir.flushAside(p)
+	}
+}
+
+// inline turns once on the goroutine that took the turn. What came in meanwhile
+// goes to the appender with one wake.
+func (p *Partition) inline(now mem.Now) (flush bool) {
+	p.spare = p.inbox.PopOrFree(p.spare[:0])
+	if len(p.spare) == 0 {
+		return false
+	}
+	flush = p.turn(p.spare, now)
+	if p.inbox.HandOrFree() {
+		p.startAppender()
+	}
+	return flush
+}
+
+// leave gives the turn to the appender.
+func (p *Partition) leave() {
+	if p.set.config.Manual {
+		p.inbox.Free()
+		return
+	}
+	p.inbox.Hand()
+	p.startAppender()
+}
+
+func (p *Partition) startAppender() {
+	p.appender.Do(func() { go p.run() })
+}
+
+// beginClose refuses what comes from now on and lets the rest run dry.
+func (p *Partition) beginClose(why *wire.Error) {
+	p.closing.CompareAndSwap(nil, why)
+	p.inbox.Close()
+	if !p.set.config.Manual {
+		p.startAppender()
+	}
+}
+
+// close ends the partition and waits for it.
+func (p *Partition) close(why *wire.Error) {
+	p.beginClose(why)
+	if p.set.config.Manual {
+		p.closeManual()
+		return
+	}
+	<-p.stopped
+}
+
+// flushAside flushes p's log on another goroutine, or puts it in line.
+func (d *directory) flushAside(p *Partition) {
+	if d.begin(p, d.set.mono()) {
+		go d.flush(p)
+	}
+}
+
+// flush flushes p's log in the slot it was given, and gives the slot on. It
+// goes on while the partition, turned here, wants the next flush at once and
+// gets a slot: under load one goroutine commits group after group.
+func (d *directory) flush(p *Partition) {
+	for again := true; again; {
+		to, err := p.log.Flush()
+		if next := d.end(p, d.set.mono()); next != nil {
+			go d.flush(next)
+		}
+		again = p.land(to, err) && d.begin(p, d.set.mono())
+	}
+}
+
+// land reports the end of a flush, and turns the partition if it is idle.
+func (p *Partition) land(to wire.Offset, err error) (flush bool) {
+	if err != nil {
+		p.dir.fail(err)
+	}
+	p.landing.put(to, err)
+	ok, mine := p.inbox.Push(task{})
+	switch {
+	case !ok:
+		p.tell()
+	case mine && p.set.config.Manual:
+		p.inbox.Free()
+	case mine:
+		return p.inline(p.set.config.Clock.Now())
+	}
+	return false
+}
+
+func (s *Set) mono() time.Duration {
+	if s.config.Manual {
+		return s.now.Mono
+	}
+	return s.config.Clock.Now().Mono
+}

@@ -1,0 +1,146 @@
+package repl
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/teralog/teralog/wire"
+)
+
+// A Waiter is a fetch that found too little and is parked until there is more.
+// It may be used for one Await after the other, not for two at a time.
+type Waiter struct {
+	// From is the bound the fetch saw: View.Committed.
+	From wire.Offset
+	// MinBytes is how many bytes beyond From the fetch is still short of;
+	// less than 1 counts as 1.
+	MinBytes int
+	// Wake is called at most once per Await, on any goroutine, from within the
+	// partition's turn: it must only hand the fetch on. It means look again,
+	// not that there is enough.
+	Wake func()
+
+	// state is the number of Awaits so far, times four, plus what has become of
+	// the last one. The number tells an entry of the partition's list whether it
+	// is the current one, so that cancelling needs no turn.
+	state atomic.Uint64
+}
+
+// What has become of an Await.
+const (
+	over    uint64 = iota // woken, cancelled, or there never was one
+	waiting               // parked, or on its way
+	refused               // woken since no more can be parked
+)
+
+// Cancel takes w back: Wake is not called any more, unless a call has begun.
+// It reports whether w was still parked.
+func (w *Waiter) Cancel() bool {
+	s := w.state.Load()
+	return s&3 == waiting && w.claim(s, over)
+}
+
+// Err returns why the fetch was woken though there is no progress: BUSY if too
+// many are parked on the partition, so that it should be answered and not park
+// again; otherwise nil. To be called after Wake or Cancel.
+func (w *Waiter) Err() error {
+	if w.state.Load()&3 == refused {
+		return errTooManyParked
+	}
+	return nil
+}
+
+// park begins an Await and returns what to claim it by.
+func (w *Waiter) park() (ticket uint64) {
+	s := w.state.Load()
+	ticket = s&^3 + 4 + waiting
+	if s&3 == waiting || !w.state.CompareAndSwap(s, ticket) {
+		panic("BUG: a waiter is parked twice")
+	}
+	return ticket
+}
+
+// claim ends the Await of that ticket and reports whether it was not over yet.
+func (w *Waiter) claim(ticket, as uint64) bool {
+	return w.state.CompareAndSwap(ticket, ticket&^3+as)
+}
+
+// parked is one entry of waiters.
+type parked struct {
+	w      *Waiter
+	ticket uint64
+	from   wire.Offset
+	volume int64 // flushState.volume that makes it enough
+}
+
+func (p parked) live() bool { return p.w.state.Load() == p.ticket }
+
+// wake wakes the waiter if this is its current entry and it is still parked.
+func (p parked) wake(as uint64) {
+	if p.w.claim(p.ticket, as) {
+		p.w.Wake()
+	}
+}
+
+// waiters are the parked fetches of one partition.
+type waiters struct {
+	list  []parked
+	swept int // how many were left by the last sweep
+	max   int // how many may be parked
+}
+
+// add parks w unless there is progress already, in which case it is woken. The
+// holder of the turn compares with the current offset, else:
+//
+//	fetch      reads View.Committed = 41, too short
+//	partition  appends 41 and wakes the waiters: none yet
+//	fetch      parks for 41 and sleeps until its deadline
+//
+// A fetch that raced like this is woken whatever MinBytes says, since nothing
+// tells how many bytes it missed; it looks again and parks again.
+func (q *waiters) add(w *Waiter, ticket uint64, committed wire.Offset, volume int64) {
+	p := parked{w: w, ticket: ticket, from: w.From}
+	if w.From == committed {
+		p.volume = volume + int64(max(1, w.MinBytes))
+	}
+	if committed > p.from {
+		p.wake(over)
+		return
+	}
+	if len(q.list) >= min(q.max, 2*q.swept+8) {
+		q.sweep()
+	}
+	if len(q.list) >= q.max {
+		p.wake(refused)
+		return
+	}
+	q.list = append(q.list, p)
+}
+
+// sweep forgets those that were cancelled. It runs when the list has doubled
+// since the last one, so that it costs each waiter a constant.
+func (q *waiters) sweep() {
+	q.list = slices.DeleteFunc(q.list, func(p parked) bool { return !p.live() })
+	q.swept = len(q.list)
+}
+
+// wake wakes those for which there is enough now.
+func (q *waiters) wake(committed wire.Offset, volume int64) {
+	q.list = slices.DeleteFunc(q.list, func(p parked) bool {
+		enough := committed > p.from && volume >= p.volume
+		if enough {
+			p.wake(over)
+		}
+		return enough || !p.live()
+	})
+	q.swept = len(q.list)
+}
+
+// wakeAll wakes everyone: the partition goes away, as the View will say.
+func (q *waiters) wakeAll() {
+	list := q.list
+	q.list, q.swept = nil, 0
+	for _, p := range list {
+		p.wake(over)
+	}
+}

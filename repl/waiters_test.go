@@ -1,0 +1,148 @@
+package repl
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/teralog/teralog/wire"
+)
+
+// a log for waiters: what is committed, in offsets and bytes.
+type progress struct {
+	committed wire.Offset
+	volume    int64
+}
+
+func TestWaiters(t *testing.T) {
+	f := func(from wire.Offset, minBytes int, when progress, then ...progress) (woken int) {
+		t.Helper()
+		q := waiters{max: 8}
+		w := &Waiter{From: from, MinBytes: minBytes, Wake: func() { woken++ }}
+		q.add(w, w.park(), when.committed, when.volume)
+		for _, p := range then {
+			q.wake(p.committed, p.volume)
+		}
+		if woken > 1 || w.Err() != nil || woken == 1 == w.Cancel() {
+			t.Fatalf("woken %d times with %v", woken, w.Err())
+		}
+		return woken
+	}
+	woken := func(n int) {
+		t.Helper()
+		if n != 1 {
+			t.Fatal("not woken")
+		}
+	}
+	asleep := func(n int) {
+		t.Helper()
+		if n != 0 {
+			t.Fatal("woken too early")
+		}
+	}
+
+	asleep(f(5, 0, progress{5, 500}))
+	asleep(f(5, 0, progress{5, 500}, progress{5, 500}))
+	woken(f(5, 0, progress{5, 500}, progress{6, 501}))
+	asleep(f(5, 100, progress{5, 500}, progress{6, 599}))
+	woken(f(5, 100, progress{5, 500}, progress{6, 599}, progress{7, 600}, progress{8, 700}))
+	woken(f(4, 100, progress{5, 500}))                     // something came between look and park
+	asleep(f(9, 1, progress{5, 500}, progress{9, 900}))    // a fetch ahead of the log
+	woken(f(9, 1000, progress{5, 500}, progress{10, 901})) // is woken once the log passes it
+}
+
+func TestWaitersAll(t *testing.T) {
+	q := waiters{max: 8}
+	woken := 0
+	w := &Waiter{Wake: func() { woken++ }}
+	cancelled := &Waiter{Wake: func() { t.Error("a cancelled waiter was woken") }}
+	q.add(w, w.park(), 0, 0)
+	q.add(cancelled, cancelled.park(), 0, 0)
+	if !cancelled.Cancel() || cancelled.Cancel() {
+		t.Fatal("a waiter can be cancelled once")
+	}
+	q.wakeAll()
+	if woken != 1 || len(q.list) != 0 {
+		t.Fatalf("woken %d times, %d left", woken, len(q.list))
+	}
+	q.add(w, w.park(), 0, 0)
+	if q.wake(1, 1); woken != 2 {
+		t.Fatalf("woken %d times", woken)
+	}
+}
+
+// TestWaitersReuse parks one waiter again after it was cancelled: the entry of
+// the first time must not wake the second.
+func TestWaitersReuse(t *testing.T) {
+	q := waiters{max: 8}
+	woken := 0
+	w := &Waiter{From: 0, Wake: func() { woken++ }}
+	q.add(w, w.park(), 0, 0)
+	w.Cancel()
+	w.From = 10
+	q.add(w, w.park(), 10, 100)
+	if q.wake(10, 100); woken != 0 {
+		t.Fatal("the cancelled entry woke the new one")
+	}
+	if q.wake(11, 101); woken != 1 {
+		t.Fatal("the new entry was lost")
+	}
+}
+
+// TestWaitersBounded parks far more than fit, most of them cancelled.
+func TestWaitersBounded(t *testing.T) {
+	q := waiters{max: 100}
+	for range 10_000 {
+		w := &Waiter{Wake: func() { t.Error("woken") }}
+		q.add(w, w.park(), 0, 0)
+		w.Cancel()
+		if len(q.list) > 100 {
+			t.Fatalf("%d entries", len(q.list))
+		}
+	}
+	refused := 0
+	for range 110 {
+		w := &Waiter{}
+		w.Wake = func() {
+			if refused++; w.Err() != errTooManyParked {
+				t.Errorf("woken with %v", w.Err())
+			}
+		}
+		q.add(w, w.park(), 0, 0)
+	}
+	if refused != 10 || len(q.list) != 100 {
+		t.Fatalf("%d refused, %d parked", refused, len(q.list))
+	}
+}
+
+func TestWaiterParkedTwice(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Fatal("parked twice at once")
+		}
+	}()
+	w := &Waiter{}
+	w.park()
+	w.park()
+}
+
+// TestWaiterOneClaim lets a wake and a cancel race: one of them wins.
+func TestWaiterOneClaim(t *testing.T) {
+	for range 2000 {
+		var wins atomic.Int32
+		w := &Waiter{Wake: func() { wins.Add(1) }}
+		q := waiters{max: 8}
+		q.add(w, w.park(), 0, 0)
+		var both sync.WaitGroup
+		both.Go(func() { q.wake(1, 1) })
+		both.Go(func() {
+			if w.Cancel() {
+				wins.Add(1)
+			}
+		})
+		both.Wait()
+		if wins.Load() != 1 {
+			t.Fatalf("%d winners", wins.Load())
+		}
+	}
+}
