@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -39,12 +41,13 @@ type Options struct {
 //
 // Image, Submit and NextProducer may be called from anywhere. The fields in
 // loop belong to the goroutine inside Run; a simulator takes its place by
-// calling Turn and Flush.
+// calling Turn.
 type Coord struct {
 	o     Options
 	inbox *mem.Queue[task]
 	image atomic.Pointer[Image] // durable; the loop stores, anyone loads
 	stops atomic.Bool           // the inbox is closed
+	found storage.RecoveryReport
 
 	loop struct {
 		log     journal
@@ -65,7 +68,8 @@ type journal interface {
 	// flush makes all that is appended durable. An error is final.
 	flush() error
 	// snapshot keeps the image, so that what came before need not be replayed.
-	snapshot(i *Image, now mem.Now) error
+	snapshot(i *Image) error
+	close() (storage.CleanEnd, error)
 }
 
 // A task is a command with the one who waits for its answer.
@@ -83,7 +87,27 @@ type answer struct {
 
 func (a answer) tell() { a.done(a.result, a.err) }
 
-func newCoord(log journal, i *Image, o Options) *Coord {
+// Open opens the metadata log in the first data directory, or makes it if that
+// is empty, replays it and begins a new term. When it returns all that Image
+// shows is durable. The error wraps ErrDamaged if metadata was lost. A turn
+// before Run is made by calling Turn until it has nothing to do.
+func Open(dir *storage.Dir, o Options, now mem.Now) (*Coord, error) {
+	o = o.filled()
+	m, i, err := openMetalog(dir, o.Node, o.Log, now)
+	if err != nil {
+		return nil, err
+	}
+	c := newCoord(m, i, o)
+	c.found = m.log.Recovery()
+	c.loop.entries = m.unsnapshotted()
+	if err := c.maybeSnapshot(); err != nil {
+		m.abandon()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (o Options) filled() Options {
 	if o.Queue == 0 {
 		o.Queue = 1024
 	}
@@ -93,6 +117,10 @@ func newCoord(log journal, i *Image, o Options) *Coord {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	return o
+}
+
+func newCoord(log journal, i *Image, o Options) *Coord {
 	c := &Coord{o: o, inbox: mem.NewQueue[task](o.Queue)}
 	c.image.Store(i)
 	c.loop.log = log
@@ -102,9 +130,11 @@ func newCoord(log journal, i *Image, o Options) *Coord {
 // Image returns the newest durable metadata.
 func (c *Coord) Image() *Image { return c.image.Load() }
 
+// Recovery returns what opening the metadata log found.
+func (c *Coord) Recovery() storage.RecoveryReport { return c.found }
+
 // Submit asks for a command. done is called exactly once, when the outcome is
-// durable and Image shows it: by the goroutine inside Run (in a simulator,
-// Turn or Flush), or before Submit returns if the command is refused. It must
+// durable and Image shows it: by the goroutine inside Run or Turn, or before Submit returns if the command is refused. It must
 // not block. Beside the command's own errors there are
 //
 //	BUSY           too many commands wait
@@ -143,31 +173,33 @@ func (c *Coord) stop() {
 	c.inbox.Close()
 }
 
-// Turn handles the commands that wait and appends what they change as one
-// entry. If Pending says so afterwards, Flush completes it; until then Turn
-// does nothing. It returns whether it did anything. The error wraps ErrFailed.
+// Turn takes one step: it makes durable what the last step appended, publishes
+// the image and answers, or it handles the commands that wait and appends what
+// they change as one entry. It returns whether there was anything to do. The
+// error wraps ErrFailed.
 func (c *Coord) Turn(now mem.Now) (worked bool, err error) {
-	if c.loop.err != nil || c.Pending() {
+	if c.loop.err != nil {
 		return false, c.loop.err
 	}
-	if c.inbox.Len() > 0 {
+	if c.loop.draft != nil {
+		return true, c.flush()
+	}
+	if len(c.loop.tasks) == 0 && c.inbox.Len() > 0 {
 		c.loop.tasks, _ = c.inbox.PopAll(c.loop.tasks)
 		c.inbox.Free() // another goroutine may be the next to turn
 	}
 	if len(c.loop.tasks) == 0 {
 		return false, nil
 	}
-	return true, c.turn(now)
+	return true, c.handle(now)
 }
-
-// Pending reports whether something is appended that Flush must make durable.
-func (c *Coord) Pending() bool { return c.loop.draft != nil }
 
 // maxEntry is the size in bytes at which an entry takes no further change. The
 // largest change, a topic of MaxTopicPartitions, comes on top of it.
 const maxEntry = 512 << 10
 
-func (c *Coord) turn(now mem.Now) error {
+// handle decides the commands at hand, as many as one entry holds.
+func (c *Coord) handle(now mem.Now) error {
 	p := proposal{image: c.Image(), block: c.loop.block}
 	e := env{now: now, node: c.o.Node, dirs: c.o.Dirs(), newTopicID: c.o.NewTopicID}
 	done := 0
@@ -178,7 +210,7 @@ func (c *Coord) turn(now mem.Now) error {
 		p.add(e, t)
 		done++
 	}
-	c.loop.tasks = append(c.loop.tasks[:0], c.loop.tasks[done:]...)
+	c.loop.tasks = slices.Delete(c.loop.tasks, 0, done)
 	if p.draft == nil {
 		c.loop.block = p.block
 		tell(p.answers)
@@ -198,12 +230,8 @@ func (c *Coord) turn(now mem.Now) error {
 	return nil
 }
 
-// Flush makes durable what Turn appended, publishes the image and answers. It
-// does nothing if nothing is pending. The error wraps ErrFailed.
-func (c *Coord) Flush(now mem.Now) error {
-	if c.loop.err != nil || !c.Pending() {
-		return c.loop.err
-	}
+// flush completes what handle appended.
+func (c *Coord) flush() error {
 	if err := c.loop.log.flush(); err != nil {
 		return c.fail(err)
 	}
@@ -212,16 +240,25 @@ func (c *Coord) Flush(now mem.Now) error {
 	c.loop.draft, c.loop.answers = nil, nil
 	tell(answers)
 
-	if c.loop.entries++; c.loop.entries < c.o.SnapshotEvery {
+	c.loop.entries++
+	return c.maybeSnapshot()
+}
+
+// maybeSnapshot takes a snapshot if enough entries came since the last one. A
+// full disk is no fault: the log still has everything.
+func (c *Coord) maybeSnapshot() error {
+	if c.loop.entries < c.o.SnapshotEvery {
 		return nil
 	}
-	switch err := c.loop.log.snapshot(c.Image(), now); {
-	case errors.Is(err, wire.CodeDiskFull):
-		c.o.Log.Warn("no room for a metadata snapshot; the log is kept instead", "err", err)
-	case err != nil:
+	c.loop.entries = 0
+	err := c.loop.log.snapshot(c.Image())
+	if errors.Is(err, wire.CodeDiskFull) {
+		c.o.Log.Warn("no room for a metadata snapshot", "err", err)
+		return nil
+	}
+	if err != nil {
 		return c.fail(err)
 	}
-	c.loop.entries = 0
 	return nil
 }
 
@@ -240,6 +277,16 @@ func (c *Coord) fail(err error) error {
 	}
 	c.loop.tasks = nil
 	return c.loop.err
+}
+
+// Close closes the metadata log and returns its end for the clean mark of its
+// data directory. Run has returned, and no Turn follows.
+func (c *Coord) Close() (storage.CleanEnd, error) {
+	if c.loop.err != nil {
+		_, err := c.loop.log.close()
+		return storage.CleanEnd{}, errors.Join(c.loop.err, err)
+	}
+	return c.loop.log.close()
 }
 
 func tell(as []answer) {

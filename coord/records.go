@@ -124,6 +124,8 @@ func readRecord(r *wire.Reader) (record, error) {
 //
 //	| name | id u64 | created i64 | settings: count, key, value … |
 //	| directories: count, UUID … | partitions: count, leader i32, epoch i32, index into the directories uvarint … |
+//
+// It takes at least leastTopic bytes.
 func appendTopic(dst []byte, t *Topic) []byte {
 	dst = wire.AppendString(dst, t.Name)
 	dst = wire.Append64(dst, t.ID)
@@ -149,6 +151,10 @@ func appendTopic(dst []byte, t *Topic) []byte {
 	}
 	return append(dst, places...)
 }
+
+// leastTopic is the size in bytes of a topic with a name of one letter, one
+// partition and no settings.
+const leastTopic = 2 + 8 + 8 + 1 + 1 + 16 + 1 + 9
 
 func readTopic(r *wire.Reader) (*Topic, error) {
 	t := &Topic{Name: r.String(), ID: wire.TopicID(r.U64()), Created: r.I64()}

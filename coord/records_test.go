@@ -111,6 +111,23 @@ func TestReplayRefuses(t *testing.T) {
 	f(epochsBumped{i.Topic("b").Partitions[0].Dir})
 }
 
+// TestLeast holds the counts that are checked before memory is taken to the
+// smallest elements there are.
+func TestLeast(t *testing.T) {
+	topic := func(name string) CreateTopic { return create(name, 1) }
+	i, _, err := apply(t, emptyImage, testEnv(), topic("a"), topic("b"), topic("c"), DeleteTopic{ID: 2001})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(appendTopic(nil, i.Topic("a"))); n != leastTopic {
+		t.Fatalf("the smallest topic has %d bytes, not %d", n, leastTopic)
+	}
+	s, err := readSnapshot(appendSnapshot(nil, snapshot{1, nil, i}))
+	if err != nil || !bytes.Equal(state(s.image), state(i)) {
+		t.Fatal(err)
+	}
+}
+
 func TestSnapshot(t *testing.T) {
 	i := someImage(t)
 	b := appendSnapshot(nil, snapshot{5, []wire.NodeID{7}, i})

@@ -8,11 +8,8 @@ func (c *Coord) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, c.stop)()
 	for open := true; open; {
 		c.loop.tasks, open = c.inbox.PopAll(c.loop.tasks)
-		for len(c.loop.tasks) > 0 {
-			if err := c.turn(c.o.Clock.Now()); err != nil {
-				return err
-			}
-			if err := c.Flush(c.o.Clock.Now()); err != nil {
+		for len(c.loop.tasks) > 0 || c.loop.draft != nil {
+			if _, err := c.Turn(c.o.Clock.Now()); err != nil {
 				return err
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -230,6 +231,19 @@ func unknownSetting(key string) error {
 		return wire.Errorf(wire.CodeInvalidSetting, "unknown setting %.60q; did you mean %q?", key, near)
 	}
 	return wire.Errorf(wire.CodeInvalidSetting, "unknown setting %.60q; known are %s", key, strings.Join(known, ", "))
+}
+
+// Storage returns what the partition logs are to be opened with.
+func (c TopicConfig) Storage() storage.Options {
+	return storage.Options{
+		SegmentBytes:      c.SegmentBytes,
+		SegmentAge:        c.SegmentAge,
+		IndexInterval:     int(c.IndexInterval),
+		RetentionBytes:    c.RetentionBytes,
+		RetentionAge:      c.RetentionAge,
+		ProducerRetention: c.ProducerRetention,
+		AppendTime:        c.TimeType == AppendTime,
+	}
 }
 
 // Settings lists every setting with its value, ascending by key. Creating a

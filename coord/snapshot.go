@@ -152,7 +152,7 @@ func readState(r *wire.Reader, version wire.Offset) (*Image, error) {
 // readTopics reads topics in ascending order of their ids.
 func readTopics(r *wire.Reader) ([]*Topic, error) {
 	var ts []*Topic
-	for range r.Count(50) {
+	for range r.Count(leastTopic) {
 		t, err := readTopic(r)
 		if err != nil {
 			return nil, err

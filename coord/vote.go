@@ -119,7 +119,7 @@ func (v *voteFile) take(term wire.Epoch, node wire.NodeID) error {
 		return fmt.Errorf("write %s: %w", v.file.Name(), err)
 	}
 	if err := v.file.Sync(); err != nil {
-		return fmt.Errorf("sync %s: %w", v.file.Name(), err)
+		return fmt.Errorf("%s: %w: %w", v.file.Name(), storage.ErrSync, err)
 	}
 	v.vote = next
 	return nil
@@ -134,4 +134,3 @@ func nextTerm(voted, logged wire.Epoch) (wire.Epoch, error) {
 	}
 	return last + 1, nil
 }
-
