@@ -158,12 +158,6 @@ func (c *Call) Reply(m Message) { c.ReplyFiles(m, nil) }
 // ReplyFiles answers with m followed by the bytes of fs, in order. fs is
 // copied; each Done is called exactly once, also when the connection is gone.
 func (c *Call) ReplyFiles(m Message, fs []FileRange) {
-	if !c.claim() {
-		for i := range fs {
-			fs[i].done()
-		}
-		return
-	}
 	b := c.replyPool().Get(replyBuf)
 	b.B = m.AppendTo(b.B[:responseLen], c.Version)
 	c.send(b, responseHeader{correlation: c.correlation}, fs)
@@ -176,9 +170,6 @@ const replyBuf = 4 << 10
 // ReplyError answers with the code that err wraps, with its message, and with
 // the time after which to ask again. An error without a code is INTERNAL.
 func (c *Call) ReplyError(err error) {
-	if !c.claim() {
-		return
-	}
 	h := responseHeader{correlation: c.correlation, code: CodeOf(err)}
 	message := ""
 	var e *Error
@@ -235,6 +226,15 @@ func (c *Call) send(b *mem.Buf, h responseHeader, fs []FileRange) {
 		bytes += fs[i].Len
 	}
 	putResponseHeader(b.B, h, bytes)
+	// Only now is the right to answer taken: if encoding panicked, the call
+	// still gets its answer, INTERNAL.
+	if !c.claim() {
+		b.Release()
+		for i := range fs {
+			fs[i].done()
+		}
+		return
+	}
 	c.DropBody()
 	if c.conn == nil {
 		c.reply(b.B, fs)

@@ -95,6 +95,7 @@ type Conn struct {
 	calls   map[uint32]*exchange // by correlation; nil: the connection has ended
 	last    uint32               // correlation of the newest request
 	silent  bool                 // requests that get no response have been sent
+	free    []*exchange          // ended ones, for the next calls
 	reading bool                 // somebody holds the reading turn
 	turn    uint64               // changes whenever it changes hands
 	stopped bool                 // its holder was told to look at its context
@@ -202,7 +203,7 @@ func (c *Conn) DoBuf(ctx context.Context, req, resp Message) (*mem.Buf, error) {
 	if err := c.awaitSlot(ctx); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
-	x := newExchange(resp)
+	x := c.newExchange(resp)
 	if _, err := c.begin(x, req); err != nil {
 		return nil, err
 	}
@@ -210,7 +211,7 @@ func (c *Conn) DoBuf(ctx context.Context, req, resp Message) (*mem.Buf, error) {
 		return nil, err // x belongs to the reader now
 	}
 	b, err := x.result()
-	x.free()
+	x.release()
 	return b, err
 }
 
@@ -236,7 +237,7 @@ func (c *Conn) awaitSlot(ctx context.Context) error {
 // returned. If as many calls are in flight as may be, it fails at once with
 // ErrNotSent and CodeBusy. Errors are those of Do.
 func (c *Conn) Go(req, resp Message, done func(error)) {
-	x := newExchange(resp)
+	x := c.newExchange(resp)
 	x.done = done
 	c.start(x, req)
 }
@@ -244,7 +245,7 @@ func (c *Conn) Go(req, resp Message, done func(error)) {
 // GoBuf is Go for a response with byte slices that alias it: done gets the
 // buffer they lie in and releases it, as with DoBuf.
 func (c *Conn) GoBuf(req, resp Message, done func(*mem.Buf, error)) {
-	x := newExchange(resp)
+	x := c.newExchange(resp)
 	x.doneBuf = done
 	c.start(x, req)
 }

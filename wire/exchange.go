@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/teralog/teralog/mem"
@@ -13,6 +12,7 @@ import (
 
 // An exchange is one request of a Conn and what becomes of it.
 type exchange struct {
+	conn    *Conn
 	resp    Message
 	version Version
 	done    func(error)           // of Go
@@ -33,22 +33,31 @@ type exchange struct {
 	decoder Reader
 }
 
-var exchanges = sync.Pool{New: func() any { return &exchange{wake: make(chan struct{}, 1)} }}
-
-func newExchange(resp Message) *exchange {
-	x := exchanges.Get().(*exchange)
+// newExchange returns an exchange for resp. A Conn keeps its own free ones: a
+// channel may not leave the test bubble it was made in.
+func (c *Conn) newExchange(resp Message) *exchange {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	var x *exchange
+	if n := len(c.free); n > 0 {
+		x, c.free = c.free[n-1], c.free[:n-1]
+	} else {
+		x = &exchange{conn: c, wake: make(chan struct{}, 1)}
+	}
 	x.resp = resp
 	return x
 }
 
-// free gives x to the next call. Fields that a sender's outbox may still look
-// at are left for begin to reset.
-func (x *exchange) free() {
+// release gives x to the next call, at most as many as may be in flight.
+func (x *exchange) release() {
 	x.resp, x.done, x.doneBuf = nil, nil, nil
-	x.err, x.body, x.buf = nil, nil, nil
 	x.decoder.Reset(nil)
-	if !mem.Checked {
-		exchanges.Put(x)
+	c := x.conn
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	x.err, x.body, x.buf = nil, nil, nil
+	if !mem.Checked && len(c.free) < cap(c.slots) {
+		c.free = append(c.free, x)
 	}
 }
 
@@ -81,7 +90,7 @@ func (x *exchange) decode() error {
 func (x *exchange) finish() {
 	b, err := x.result()
 	done, doneBuf := x.done, x.doneBuf
-	x.free()
+	x.release()
 	if doneBuf != nil {
 		doneBuf(b, err)
 		return
@@ -135,7 +144,7 @@ func (x *exchange) isGo() bool { return x.done != nil || x.doneBuf != nil }
 func (c *Conn) refuse(x *exchange, err error) error {
 	<-c.slots
 	if !x.isGo() {
-		x.free()
+		x.release()
 	}
 	return fmt.Errorf("%w: %w", ErrNotSent, err)
 }
@@ -415,22 +424,51 @@ func (c *Conn) deliver(frame []byte) error {
 	if !x.orphan {
 		x.body, x.buf = frame[responseLen:], c.in.buf.Retain()
 	}
-	orphan, waits := x.orphan, x.waits
+	due := x.due()
 	c.out.mu.Unlock()
-	c.settle(x, orphan, waits)
+	c.settle(due)
 	return nil
 }
 
-// settle tells whoever is interested that x has ended.
-func (c *Conn) settle(x *exchange, orphan, waits bool) {
+// A notice is what is still to be done for an exchange that has ended.
+type notice struct {
+	x    *exchange // nil: nothing, a Do that reads will see for itself and use x again
+	kind noticeKind
+}
+
+type noticeKind uint8
+
+const (
+	wakeDo noticeKind = iota
+	runDone
+	forget
+)
+
+// due returns the notice for x, which has just ended; out.mu is held.
+func (x *exchange) due() notice {
+	switch {
+	case x.orphan:
+		return notice{x, forget}
+	case x.isGo():
+		return notice{x, runDone}
+	case x.waits:
+		return notice{x, wakeDo}
+	}
+	return notice{}
+}
+
+// settle gives back the slot of a call that has ended and tells whoever is
+// interested.
+func (c *Conn) settle(n notice) {
 	<-c.slots
 	switch {
-	case orphan:
-		x.free()
-	case x.isGo():
-		x.finish()
-	case waits:
-		x.wake <- struct{}{}
+	case n.x == nil:
+	case n.kind == forget:
+		n.x.release()
+	case n.kind == runDone:
+		n.x.finish()
+	default:
+		n.x.wake <- struct{}{}
 	}
 }
 
@@ -447,9 +485,9 @@ func (c *Conn) parcelSent(p *parcel) {
 	}
 	delete(c.calls, p.id)
 	x.ended = true
-	orphan, waits := x.orphan, x.waits
+	due := x.due()
 	c.out.mu.Unlock()
-	c.settle(x, orphan, waits)
+	c.settle(due)
 }
 
 func (c *Conn) sendFailed(err error) { c.fail(err) }
@@ -460,12 +498,14 @@ func (c *Conn) fail(err error) {
 	c.out.mu.Lock()
 	calls := c.calls
 	c.calls = nil
+	notices := make([]notice, 0, len(calls))
 	for _, x := range calls {
 		x.ended = true
 		x.err = fmt.Errorf("%w: %w", ErrNotSent, err)
 		if x.left {
 			x.err = fmt.Errorf("%w: %w", ErrConnLost, err)
 		}
+		notices = append(notices, x.due())
 	}
 	drop := calls != nil && !c.reading
 	c.reading = true
@@ -474,7 +514,7 @@ func (c *Conn) fail(err error) {
 	if drop {
 		c.in.drop()
 	}
-	for _, x := range calls {
-		c.settle(x, x.orphan, x.waits)
+	for _, n := range notices {
+		c.settle(n)
 	}
 }

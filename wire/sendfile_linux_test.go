@@ -1,0 +1,425 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/teralog/teralog/mem"
+)
+
+// sysReader is a file that names its descriptor.
+type sysReader struct{ *os.File }
+
+func (f sysReader) SysFd() uintptr {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		panic(err)
+	}
+	var fd uintptr
+	raw.Control(func(f uintptr) { fd = f })
+	return fd
+}
+
+// A loop is a server on a loopback socket.
+type loop struct {
+	t      *testing.T
+	addr   string
+	server *Server
+	pool   *mem.Pool
+	client *mem.Pool
+}
+
+func newLoop(t testing.TB, h Handler) *loop {
+	l := &loop{pool: mem.NewPool("server"), client: mem.NewPool("client")}
+	l.server = &Server{Handler: h, Hello: helloForTest, Requests: l.pool, Replies: l.pool}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.addr = ln.Addr().String()
+	served := make(chan error, 1)
+	go func() { served <- l.server.Serve(ln) }()
+	t.Cleanup(func() {
+		if err := l.server.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if s := l.pool.Stats(); s.Live != 0 {
+			t.Errorf("%d buffers of the server are out", s.Live)
+		}
+	})
+	return l
+}
+
+func (l *loop) dial(t testing.TB) *Conn {
+	c, err := Dial(context.Background(), &net.Dialer{}, l.addr, DialOptions{Pool: l.client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// randomFile returns a file of n random bytes.
+func randomFile(t testing.TB, n int) (*os.File, []byte) {
+	t.Helper()
+	data := make([]byte, n)
+	rng := rand.NewChaCha8([32]byte{1})
+	rng.Read(data)
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if _, err := f.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	return f, data
+}
+
+// serveRanges answers a fetch with as many ranges as it names partitions: from
+// Offset, MaxBytes bytes of r.
+//
+// The group counts ranges that are to end; one that ends twice panics there.
+func serveRanges(r io.ReaderAt, open *sync.WaitGroup) Handler {
+	return handlerFunc(func(c *Call) {
+		var q FetchRequest
+		if err := c.Decode(&q); err != nil {
+			c.ReplyError(err)
+			return
+		}
+		resp := &FetchResponse{}
+		var fs []FileRange
+		for _, p := range q.Partitions {
+			resp.Partitions = append(resp.Partitions, FetchResult{Topic: p.Topic, Bytes: p.MaxBytes})
+			fs = append(fs, FileRange{R: r, Off: int64(p.Offset), Len: int64(p.MaxBytes), Done: open.Done})
+		}
+		c.ReplyFiles(resp, fs)
+	})
+}
+
+func fetchRanges(ranges ...[2]int) *FetchRequest {
+	q := &FetchRequest{}
+	for _, r := range ranges {
+		q.Partitions = append(q.Partitions, FetchPartition{Topic: FirstUserTopic, Offset: Offset(r[0]), MaxBytes: uint32(r[1])})
+	}
+	return q
+}
+
+// checkFetch fetches ranges and compares them with data.
+func checkFetch(t testing.TB, c *Conn, data []byte, ranges ...[2]int) (total int64) {
+	t.Helper()
+	var r FetchResponse
+	b, err := c.DoBuf(context.Background(), fetchRanges(ranges...), &r)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer b.Release()
+	for i, want := range ranges {
+		if !bytes.Equal(r.Partitions[i].Data, data[want[0]:want[0]+want[1]]) {
+			t.Errorf("range %v differs", want)
+		}
+		total += int64(want[1])
+	}
+	return total
+}
+
+// TestSendFile fetches ranges of one file over several connections at once and
+// expects every byte right, and none of them copied.
+func TestSendFile(t *testing.T) {
+	const size = 8 << 20
+	f, data := randomFile(t, size)
+	var open sync.WaitGroup
+	var total atomic.Int64
+	l := newLoop(t, serveRanges(sysReader{f}, &open))
+	var wg sync.WaitGroup
+	for g := range uint64(4) {
+		c := l.dial(t)
+		rng := rand.New(rand.NewPCG(g, 2))
+		wg.Go(func() {
+			for range 12 {
+				var q [][2]int
+				for range 1 + rng.IntN(4) {
+					n := []int{0, 1, 100, 70_000, 3 << 20}[rng.IntN(5)]
+					q = append(q, [2]int{rng.IntN(size - n), n})
+				}
+				open.Add(len(q))
+				total.Add(checkFetch(t, c, data, q...))
+			}
+		})
+	}
+	wg.Wait()
+	s := l.server.Stats()
+	if s.SentFileBytes != total.Load() || s.SentCopyBytes != 0 {
+		t.Errorf("%d bytes by sendfile and %d copied, want %d and 0", s.SentFileBytes, s.SentCopyBytes, total.Load())
+	}
+	open.Wait()
+}
+
+// TestCopiedRange sends from what is no file of the system.
+func TestCopiedRange(t *testing.T) {
+	data := make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{2}).Read(data)
+	var open sync.WaitGroup
+	l := newLoop(t, serveRanges(bytes.NewReader(data), &open))
+	open.Add(3)
+	total := checkFetch(t, l.dial(t), data, [2]int{5, 600_000}, [2]int{0, 0}, [2]int{1000, 10})
+	if s := l.server.Stats(); s.SentCopyBytes != total || s.SentFileBytes != 0 {
+		t.Errorf("%+v", s)
+	}
+	open.Wait()
+}
+
+// brokenReader fails after some bytes, as a disk does.
+type brokenReader struct{ good int64 }
+
+var errBroken = errors.New("broken disk")
+
+func (r brokenReader) ReadAt(p []byte, off int64) (int, error) {
+	if off+int64(len(p)) > r.good {
+		return 0, errBroken
+	}
+	return len(p), nil
+}
+
+// TestShortRange promises more bytes than there are. The connection must end
+// short of the promise: whatever filled it up would pass for data.
+func TestShortRange(t *testing.T) {
+	f, _ := randomFile(t, 100_000)
+	for _, r := range []io.ReaderAt{sysReader{f}, bytes.NewReader(make([]byte, 100_000)), brokenReader{copyBuf}} {
+		var open sync.WaitGroup
+		l := newLoop(t, serveRanges(r, &open))
+		c := l.dial(t)
+		other := l.dial(t)
+		open.Add(4)
+		_, err := c.DoBuf(context.Background(), fetchRanges([2]int{10, 50_000}, [2]int{99_990, 700_000}, [2]int{0, 10}), &FetchResponse{})
+		if !errors.Is(err, ErrConnLost) {
+			t.Errorf("%T: %v", r, err)
+		}
+		if _, err := other.DoBuf(context.Background(), fetchRanges([2]int{0, 0}), &FetchResponse{}); err != nil {
+			t.Errorf("%T: another connection: %v", r, err)
+		}
+		open.Wait()
+	}
+}
+
+// TestPartialSends takes a large response in small sips, so that the server
+// sends it in many parts and waits between them.
+func TestPartialSends(t *testing.T) {
+	const size = 16 << 20 // more than the buffers of both sockets hold
+	f, data := randomFile(t, size)
+	var open sync.WaitGroup
+	open.Add(2)
+	l := newLoop(t, serveRanges(sysReader{f}, &open))
+	nc, err := net.Dial("tcp", l.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	nc.Write(requestFrame(APIHello, 0, 1, &HelloRequest{}))
+	if _, _, err := recvFrame(nc); err != nil {
+		t.Fatal(err)
+	}
+	nc.Write(requestFrame(APIFetch, 0, 2, fetchRanges([2]int{0, 3 << 20}, [2]int{77, size - 77})))
+	h, body, err := recvFrame(iotestSips{nc})
+	if err != nil || h.correlation != 2 {
+		t.Fatal(h, err)
+	}
+	var r FetchResponse
+	if err := DecodeBody(new(Reader), &r, 0, body); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(r.Partitions[0].Data, data[:3<<20]) || !bytes.Equal(r.Partitions[1].Data, data[77:]) {
+		t.Error("bytes differ")
+	}
+	if s := l.server.Stats(); s.SentFileBytes != 3<<20+size-77 || s.SentCopyBytes != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// iotestSips reads at most 5,000 bytes at once.
+type iotestSips struct{ io.Reader }
+
+func (r iotestSips) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p), 5000)]) }
+
+// TestLowWaterMark watches the socket's low-water mark through a large
+// response: up inside it, never above what is missing, and down again.
+func TestLowWaterMark(t *testing.T) {
+	f, data := randomFile(t, 4<<20)
+	var open sync.WaitGroup
+	open.Add(2)
+	l := newLoop(t, serveRanges(sysReader{f}, &open))
+	c := l.dial(t)
+	var marks []int
+	inner := c.in.onRead
+	c.in.onRead = func(fd uintptr) bool {
+		done := inner(fd)
+		mark, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT)
+		if err != nil {
+			t.Error(err)
+		}
+		marks = append(marks, mark)
+		return done
+	}
+	checkFetch(t, c, data, [2]int{0, 3 << 20})
+	if high := max(marks[0], marks[len(marks)/2]); high != maxLowat {
+		t.Errorf("marks %v: never raised to %d", marks, maxLowat)
+	}
+	marks = nil
+	checkFetch(t, c, data, [2]int{0, 100})
+	for _, m := range marks {
+		if m != 1 {
+			t.Errorf("marks %v in a small response", marks)
+		}
+	}
+}
+
+// TestAim gives the low-water mark for what is missing.
+func TestAim(t *testing.T) {
+	f := func(lowat, missing, want int) {
+		t.Helper()
+		r := frameReader{lowat: lowat}
+		r.aim(missing)
+		if r.wantLowat != want {
+			t.Errorf("mark %d with %d bytes missing became %d, want %d", lowat, missing, r.wantLowat, want)
+		}
+	}
+
+	f(1, 0, 1)
+	f(1, -5, 1)
+	f(1, minLowat, 1)
+	f(1, minLowat+1, minLowat+1)
+	f(1, 10<<20, maxLowat)
+	f(maxLowat, 9<<20, maxLowat)
+	f(maxLowat, maxLowat, maxLowat)
+	f(maxLowat, maxLowat-1, maxLowat-1) // never above what is certain to come
+	f(maxLowat, 1000, 1)
+	f(100_000, 200_000, 100_000) // still right, no need to tell the socket
+}
+
+func TestStormTCP(t *testing.T) {
+	l := newLoop(t, handlerFunc(scatter))
+	storm(t, func() *Conn { return l.dial(t) }, 200)
+	if s := l.client.Stats(); s.Live != 0 {
+		t.Errorf("%d buffers of the client are out", s.Live)
+	}
+}
+
+// TestLargeRequests sends frames of all sizes on one connection, so that the
+// reader goes through its buffer sizes, and compares what arrives.
+func TestLargeRequests(t *testing.T) {
+	var sums sync.Map
+	l := newLoop(t, handlerFunc(func(c *Call) {
+		b := c.body[len(c.body)-8:]
+		sums.Store(Offset(len(c.body)), [2]byte{b[0], b[7]})
+		c.Reply(&ProduceResponse{})
+	}))
+	c := l.dial(t)
+	var wg sync.WaitGroup
+	for _, n := range []int{1 << 10, 4 << 10, 5000, 64 << 10, 65 << 10, 200_000, 1 << 20, 1000, 5 << 20, 15 << 20, 10, 1 << 20, 64 << 10} {
+		batch := make([]byte, n)
+		batch[n-8], batch[n-1] = byte(n), byte(n>>8)
+		wg.Add(1)
+		c.Go(&ProduceRequest{Acks: 1, Batches: []Batch{batch}}, &ProduceResponse{}, func(err error) {
+			if err != nil {
+				t.Errorf("request of %d bytes: %v", n, err)
+			}
+			wg.Done()
+		})
+	}
+	wg.Wait()
+	sums.Range(func(k, v any) bool {
+		n := int(k.(Offset))
+		for head := range 64 { // fields before the batch
+			if s := v.([2]byte); s == [2]byte{byte(n - head), byte((n - head) >> 8)} {
+				return true
+			}
+		}
+		t.Errorf("a body of %d bytes ends in %v", n, v)
+		return true
+	})
+}
+
+// TestIdleSocketHoldsNothing is TestIdleHoldsNothing on real sockets.
+func TestIdleSocketHoldsNothing(t *testing.T) {
+	l := newLoop(t, echo)
+	for range 20 {
+		c := l.dial(t)
+		for range 3 {
+			if err := c.Do(context.Background(), &TrimRequest{Topic: FirstUserTopic}, &TrimResponse{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// A reader gives its buffer up a moment after its last answer was read.
+	for deadline := time.Now().Add(10 * time.Second); l.pool.Stats().Live > 0 && time.Now().Before(deadline); {
+		runtime.Gosched()
+	}
+	if n := l.pool.Stats().Live; n != 0 {
+		t.Errorf("20 idle connections hold %d buffers", n)
+	}
+	if n := l.client.Stats().Live; n != 0 {
+		t.Errorf("20 idle clients hold %d buffers", n)
+	}
+	if s := l.server.Stats(); s.Writers != 0 || s.Conns != 20 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestResetByPeer ends connections the hard way, in the middle of a response.
+func TestResetByPeer(t *testing.T) {
+	f, _ := randomFile(t, 4<<20)
+	var open sync.WaitGroup
+	open.Add(10)
+	l := newLoop(t, serveRanges(sysReader{f}, &open))
+	for range 10 {
+		nc, err := net.Dial("tcp", l.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.Write(requestFrame(APIHello, 0, 1, &HelloRequest{}))
+		if _, _, err := recvFrame(nc); err != nil {
+			t.Fatal(err)
+		}
+		nc.Write(requestFrame(APIFetch, 0, 2, fetchRanges([2]int{0, 4 << 20})))
+		io.ReadFull(nc, make([]byte, 100_000))
+		nc.(*net.TCPConn).SetLinger(0)
+		nc.Close()
+	}
+	c := l.dial(t)
+	if err := c.Do(context.Background(), &FetchRequest{}, &FetchResponse{}); err != nil {
+		t.Error(err)
+	}
+	open.Wait()
+}
+
+func TestTransient(t *testing.T) {
+	f := func(err error, want bool) {
+		t.Helper()
+		if transient(err) != want {
+			t.Errorf("transient(%v) = %v", err, !want)
+		}
+	}
+
+	f(&net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}, true)
+	f(&net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.ECONNABORTED)}, true)
+	f(net.ErrClosed, false)
+	f(&net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EINVAL)}, false)
+}
