@@ -186,7 +186,7 @@ func TestVarintLen(t *testing.T) {
 // TestWarmAllocs: once warm, building, verifying, stamping and reading batches
 // takes nothing from the heap, whatever the codec.
 func TestWarmAllocs(t *testing.T) {
-	if mem.Checked {
+	if mem.Checked || raceEnabled {
 		t.Skip("watched buffers are made anew each time")
 	}
 	key, value, hs := []byte("order-17"), []byte(strings.Repeat("x", 100)), []Header{{[]byte("tenantId"), []byte("t1")}}
