@@ -86,7 +86,10 @@ func (b *batch) bytes() int {
 // Order is kept by three rules. Batches are sent oldest first. After a batch
 // failed, nothing is sent until every answer of the lane is in, and then the
 // oldest goes first again. With a producer id the broker refuses what does not
-// follow, so several may be in flight; without, only one is.
+// follow, so several may be in flight; without, only one is. The limit counts
+// from the oldest batch without outcome, not from the number in flight: a
+// broker remembers the last five batches, and one sent again after five later
+// ones were taken could not be told its offset any more.
 //
 // Sequences never have a gap. When a numbered batch fails, or the broker no
 // longer knows the producer, the lane asks for a fresh id and numbers what is
@@ -98,7 +101,7 @@ type lane struct {
 
 	batches []*batch // oldest first
 	flying  int      // batches in flight
-	limit   int      // the most that may be
+	limit   int      // only so many of the oldest may be
 
 	idempotent bool
 	producer   wire.ProducerID // wire.NoProducer: none yet
@@ -133,10 +136,10 @@ func (l *lane) last() *batch {
 // says after which time there may be, 0 if only an answer or a record can
 // change that.
 func (l *lane) due(now, linger time.Duration) (b *batch, wait time.Duration) {
-	if l.flying >= l.limit || l.draining && l.flying > 0 || l.needsID() {
+	if l.draining && l.flying > 0 || l.needsID() {
 		return nil, 0
 	}
-	for _, b := range l.batches {
+	for _, b := range l.batches[:min(l.limit, len(l.batches))] {
 		switch {
 		case b.state != filling && b.state != waiting:
 			continue

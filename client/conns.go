@@ -95,14 +95,10 @@ func (s *conns) dial(ctx context.Context, addr string, k *slot) (*wire.Conn, err
 	k.dialing = nil
 	switch {
 	case err == nil && s.closed:
-		conn.Close()
+		conn.Close() // nothing is in flight on it yet
 		return nil, fmt.Errorf("%w: %w", wire.ErrNotSent, ErrClosed)
 	case err == nil:
-		old := k.conn
-		*k = slot{conn: conn}
-		if old != nil {
-			old.Close()
-		}
+		*k = slot{conn: conn} // one that was here before has ended by itself
 		return conn, nil
 	case ctx.Err() != nil: // the caller gave up; that says nothing about the address
 		return nil, fmt.Errorf("%w: connect to %s: %w", wire.ErrNotSent, addr, ctx.Err())

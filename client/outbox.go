@@ -311,6 +311,9 @@ func (f *flight) direct(ctx context.Context) {
 	if err == nil {
 		bounded, cancel := context.WithTimeout(ctx, f.p.c.o.RequestTimeout)
 		err = f.conn.Do(bounded, &f.req, &f.resp)
+		if bounded.Err() != nil && ctx.Err() == nil {
+			f.conn.Close() // the broker had its time; what it may still answer comes too late
+		}
 		cancel()
 	}
 	f.landed(err)
