@@ -23,11 +23,13 @@ type directory struct {
 
 	slow   atomic.Bool                 // a flush is late
 	failed atomic.Pointer[lastFailure] // once, for good
+	dead   chan struct{}               // closed then
+	loops  sync.WaitGroup              // the janitor's
 
 	mu      sync.Mutex
 	running []flight
 	line    *mem.Ring[*Partition]
-	proving *Partition // whose checkpoint the janitor runs
+	proving flight // of the janitor, which flushes what it proves
 }
 
 type lastFailure struct{ err error }
@@ -72,7 +74,7 @@ func (l *landing) take() (to wire.Offset, err error, ok bool) {
 const maxHosted = 1 << 20
 
 func newDirectory(s *Set, d *storage.Dir) *directory {
-	dir := &directory{dir: d, set: s, line: mem.NewRing[*Partition](maxHosted)}
+	dir := &directory{dir: d, set: s, dead: make(chan struct{}), line: mem.NewRing[*Partition](maxHosted)}
 	dir.janitor.dir = dir
 	return dir
 }
@@ -114,19 +116,20 @@ func (d *directory) end(p *Partition, mono time.Duration) (next *Partition) {
 
 // beginProof takes the checkpoint that p has left for the janitor, nil if there
 // is none. Until endProof p does not close its log.
-func (d *directory) beginProof(p *Partition) *storage.Checkpoint {
+func (d *directory) beginProof(p *Partition, mono time.Duration) *storage.Checkpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := p.captured.Swap(nil)
 	if c != nil {
-		d.proving = p
+		d.proving = flight{p: p, since: mono}
 	}
 	return c
 }
 
-func (d *directory) endProof(p *Partition) {
+func (d *directory) endProof() {
 	d.mu.Lock()
-	d.proving = nil
+	p := d.proving.p
+	d.proving = flight{}
 	d.mu.Unlock()
 	p.tell()
 }
@@ -134,7 +137,7 @@ func (d *directory) endProof(p *Partition) {
 func (d *directory) proves(p *Partition) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.proving == p
+	return d.proving.p == p
 }
 
 // watch looks for flushes that take too long. One past SlowAfter makes the
@@ -142,32 +145,38 @@ func (d *directory) proves(p *Partition) bool {
 // nobody can wait for it any longer.
 func (d *directory) watch(now mem.Now) {
 	c := &d.set.config
-	var slow, lost time.Duration
-	d.mu.Lock()
-	for i := range d.running {
-		f := &d.running[i]
-		took := now.Mono - f.since
-		if took > c.SlowAfter && !f.late {
-			f.late, slow = true, max(slow, took)
-		}
-		if took > c.FailAfter {
-			lost = max(lost, took)
-		}
-	}
-	late := false
-	for i := range d.running {
-		late = late || d.running[i].late
-	}
-	d.mu.Unlock()
-
+	longest, first, late := d.overdue(now)
 	d.slow.Store(late)
-	if slow > 0 {
-		d.set.event(Event{Kind: DirectorySlow, Dir: d.dir, Took: slow})
-		c.Log.Warn("flush is late", "dir", d.dir.Path(), "took", slow)
+	if first {
+		d.set.event(Event{Kind: DirectorySlow, Dir: d.dir, Took: longest})
+		c.Log.Warn("flush is late", "dir", d.dir.Path(), "took", longest)
 	}
-	if lost > 0 {
-		d.fail(fmt.Errorf("a flush has not come back for %v", lost))
+	if longest > c.FailAfter {
+		d.fail(fmt.Errorf("a flush has not come back for %v", longest))
 	}
+}
+
+// overdue returns how long the oldest flush has taken, whether any is late, and
+// whether one of those is for the first time.
+func (d *directory) overdue(now mem.Now) (longest time.Duration, first, late bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	look := func(f *flight) {
+		if f.p == nil {
+			return
+		}
+		took := now.Mono - f.since
+		longest = max(longest, took)
+		if took > d.set.config.SlowAfter {
+			first = first || !f.late
+			f.late, late = true, true
+		}
+	}
+	look(&d.proving)
+	for i := range d.running {
+		look(&d.running[i])
+	}
+	return longest, first, late
 }
 
 // failure returns why the directory failed, nil while it stands.
@@ -184,6 +193,7 @@ func (d *directory) fail(err error) {
 	if !d.failed.CompareAndSwap(nil, &lastFailure{err}) {
 		return
 	}
+	close(d.dead)
 	d.set.config.Log.Error("data directory failed", "dir", d.dir.Path(), "err", err)
 	for _, p := range d.set.Partitions() {
 		if p.dir == d {

@@ -81,12 +81,12 @@ func (j *janitor) turn(now mem.Now) {
 
 // prove makes the checkpoint that p has left durable.
 func (j *janitor) prove(p *Partition) {
-	c := j.dir.beginProof(p)
+	c := j.dir.beginProof(p, j.dir.set.mono())
 	if c == nil {
 		return
 	}
 	point, err := c.Run()
-	j.dir.endProof(p)
+	j.dir.endProof()
 	if err != nil {
 		j.failed(fmt.Errorf("recovery point of %s %d: %w", p.topic, p.id.Partition, err))
 		return

@@ -10,14 +10,13 @@ import (
 )
 
 // Run keeps the set's time and tidies up until ctx ends. Partitions work
-// without it, but nothing that falls due by the clock happens then.
+// without it, but nothing that falls due by the clock happens then. It is called
+// once. Close may come before or after ctx ends.
 func (s *Set) Run(ctx context.Context) error {
-	var loops sync.WaitGroup
-	loops.Go(func() { s.runTimers(ctx) })
 	for _, d := range s.dirs {
-		loops.Go(func() { d.runJanitor(ctx) })
+		d.loops.Go(func() { d.runJanitor(ctx) })
 	}
-	loops.Wait()
+	s.runTimers(ctx)
 	return nil
 }
 
@@ -43,6 +42,35 @@ func (s *Set) runTimers(ctx context.Context) {
 	}
 }
 
+// whileWatching calls f, which waits for flushes, while the timers go on: else
+// it would wait for ever for a disk that hangs.
+func (s *Set) whileWatching(f func()) {
+	if s.config.Manual {
+		f()
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var timers sync.WaitGroup
+	timers.Go(func() { s.runTimers(ctx) })
+	f()
+	stop()
+	timers.Wait()
+}
+
+// join waits for the directory's janitor, unless the directory failed: its disk
+// may hang.
+func (d *directory) join() {
+	ended := make(chan struct{})
+	go func() {
+		d.loops.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-d.dead:
+	}
+}
+
 // runJanitor tidies one directory. Each has a loop of its own, since one whose
 // disk hangs must not keep the others from it.
 func (d *directory) runJanitor(ctx context.Context) {
@@ -51,6 +79,8 @@ func (d *directory) runJanitor(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-d.set.quit:
 			return
 		case <-ticker.C:
 			d.janitor.turn(d.set.config.Clock.Now())

@@ -90,6 +90,7 @@ type Set struct {
 	mu      sync.Mutex                    // writers of hosted
 	opening map[wire.PartitionID]bool
 	closed  bool
+	quit    chan struct{} // closed then
 
 	// Of a manual set: the time it was last told, and what would run on a
 	// goroutine of its own.
@@ -105,7 +106,7 @@ type shard map[wire.PartitionID]*Partition
 
 // NewSet returns a set over the directories of c that hosts nothing yet.
 func NewSet(c SetConfig) *Set {
-	s := &Set{config: c.filled(), wheel: mem.NewWheel(), opening: map[wire.PartitionID]bool{}}
+	s := &Set{config: c.filled(), wheel: mem.NewWheel(), opening: map[wire.PartitionID]bool{}, quit: make(chan struct{})}
 	if !c.Manual && c.Clock == nil {
 		panic("BUG: a set with loops needs a clock")
 	}
@@ -163,27 +164,33 @@ func (s *Set) Drop(id wire.PartitionID) error {
 }
 
 // Close stops every partition and closes the logs. What it returns, for each
-// directory that still stands, is for Dir.Close. Run must have ended.
+// directory that still stands, is for Dir.Close. It is called once.
 func (s *Set) Close() map[*storage.Dir][]storage.CleanEnd {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	close(s.quit)
 	all := s.Partitions()
 	for _, p := range all {
 		p.beginClose(errShutdown)
 	}
+	s.whileWatching(func() {
+		for _, p := range all {
+			p.close(errShutdown)
+		}
+		for _, d := range s.dirs {
+			d.join()
+		}
+	})
 	ends := map[*storage.Dir][]storage.CleanEnd{}
-	for _, p := range all {
-		p.close(errShutdown)
-		if p.closeErr == nil {
-			ends[p.dir.dir] = append(ends[p.dir.dir], p.cleanEnd)
+	for _, d := range s.dirs {
+		if d.failure() == nil {
+			ends[d.dir] = []storage.CleanEnd{}
 		}
 	}
-	for _, d := range s.dirs {
-		if d.failure() != nil {
-			delete(ends, d.dir)
-		} else if ends[d.dir] == nil {
-			ends[d.dir] = []storage.CleanEnd{}
+	for _, p := range all {
+		if p.closeErr == nil && ends[p.dir.dir] != nil {
+			ends[p.dir.dir] = append(ends[p.dir.dir], p.cleanEnd)
 		}
 	}
 	return ends

@@ -1,0 +1,525 @@
+package repl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// A shop is a set with its loops running, on one or more disks in memory, each
+// with some partitions. It lives in a synctest bubble or under the race detector.
+type shop struct {
+	t     testing.TB
+	clock *mem.Clock
+	disks []*storage.MemFS
+	set   *Set
+	stop  func()
+}
+
+func openShop(t testing.TB, disks, partitions int, st Settings, c SetConfig) *shop {
+	t.Helper()
+	s := &shop{t: t, clock: mem.NewClock()}
+	c.Clock = s.clock
+	for i := range disks {
+		s.disks = append(s.disks, storage.NewMemFS(uint64(i)))
+		c.Dirs = append(c.Dirs, testDir(t, s.disks[i], "data"))
+	}
+	s.set = NewSet(c)
+	for i := range partitions {
+		if err := s.set.Host("t", s.id(i), c.Dirs[i%disks], st, 0, true, s.clock.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var loops sync.WaitGroup
+	loops.Go(func() { s.set.Run(ctx) })
+	s.stop = func() { cancel(); loops.Wait() }
+	return s
+}
+
+func (s *shop) id(i int) wire.PartitionID {
+	return wire.PartitionID{Topic: testID.Topic, Partition: int32(i)}
+}
+
+func (s *shop) leader(i int) *Partition {
+	p, err := s.set.Leader(s.id(i))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+// An answer is what became of one write.
+type answer struct {
+	times atomic.Int32
+	at    storage.Appended
+	err   error
+}
+
+func (s *shop) produce(i int, inline bool, acks int8) *answer {
+	a := &answer{}
+	b := testBatch(s.t, 0, 0, 1, 0, "v")
+	s.leader(i).Produce([]Write{{Batch: b, Acks: acks, Done: func(at storage.Appended, err error) {
+		a.at, a.err = at, err
+		a.times.Add(1)
+	}}}, inline, s.clock.Now())
+	return a
+}
+
+func (a *answer) want(t testing.TB, code wire.Code, base wire.Offset) {
+	t.Helper()
+	if n := a.times.Load(); n != 1 || wire.CodeOf(a.err) != code || a.at.First != base {
+		t.Fatalf("answered %d times: offset %d, %v; want %v %d", n, a.at.First, a.err, code, base)
+	}
+}
+
+func (a *answer) waits(t testing.TB) {
+	t.Helper()
+	if n := a.times.Load(); n != 0 {
+		t.Fatalf("answered already: offset %d, %v", a.at.First, a.err)
+	}
+}
+
+// TestInline does the work on the caller's goroutine where it may.
+func TestInline(t *testing.T) {
+	f := func(st Settings) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			s := openShop(t, 1, 1, st, SetConfig{})
+			defer s.stop()
+			defer s.set.Close()
+			for i := range 5 {
+				s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, wire.Offset(i)) // no hop
+			}
+			a := s.produce(0, false, wire.AcksAll)
+			synctest.Wait()
+			a.want(t, wire.CodeOK, 5) // by the appender
+		})
+	}
+
+	f(Settings{})
+	f(Settings{Flush: Interval})
+	f(Settings{Flush: Sync})
+}
+
+// TestInlineLimits leaves to the appender what would hold up a connection.
+func TestInlineLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 1, Settings{Log: storage.Options{SegmentBytes: 200 << 10}}, SetConfig{})
+		defer s.stop()
+		defer s.set.Close()
+		f := func(inline bool, bytes int, want bool) {
+			t.Helper()
+			var onTheSpot atomic.Bool
+			s.leader(0).Produce([]Write{{
+				Batch: testBatch(t, 0, 0, 1, bytes, "v"), Acks: wire.AcksAll,
+				Done: func(storage.Appended, error) {
+					onTheSpot.Store(strings.Contains(string(debug.Stack()), ".(*Partition).inline("))
+				},
+			}}, inline, s.clock.Now())
+			synctest.Wait()
+			if onTheSpot.Load() != want {
+				t.Fatalf("%d bytes, inline %t: on the spot %t", bytes, inline, !want)
+			}
+		}
+
+		f(true, 100, true)
+		f(false, 100, false)   // the reader has more to read
+		f(true, 60<<10, true)  //
+		f(true, 64<<10, false) // too much at once, with its header
+		f(true, 60<<10, true)  //
+		f(true, 60<<10, false) // the segment is full
+		f(true, 60<<10, true)  // of the new one
+	})
+}
+
+// TestBackgroundFlush flushes an async log a second after its first write.
+func TestBackgroundFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 2, Settings{}, SetConfig{PointEvery: time.Hour})
+		defer s.stop()
+		defer s.set.Close()
+		a := s.produce(0, true, wire.AcksAll)
+		a.want(t, wire.CodeOK, 0)
+		time.Sleep(900 * time.Millisecond)
+		s.produce(0, true, wire.AcksAll)
+		synctest.Wait()
+		if v := s.leader(0).View(); v.Flushed != 0 {
+			t.Fatalf("flushed to %d after 0.9 s", v.Flushed)
+		}
+		time.Sleep(110 * time.Millisecond)
+		synctest.Wait()
+		if v := s.leader(0).View(); v.Flushed != 2 {
+			t.Fatalf("flushed to %d after 1 s", v.Flushed)
+		}
+		if s.disks[0].ResetCounts(); s.leader(1).View().Flushed != 0 {
+			t.Fatal("an empty log was flushed")
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if n := s.disks[0].Count(storage.OpSync); n != 0 {
+			t.Fatalf("%d syncs while nothing was written", n)
+		}
+	})
+}
+
+// A gate holds the syncs of a disk back, and counts them.
+type gate struct {
+	mu              sync.Mutex
+	now, most, seen int
+	open            chan struct{}
+}
+
+// shut holds every further sync of a .log on d until lift.
+func shut(d *storage.MemFS) *gate {
+	g := &gate{open: make(chan struct{})}
+	d.BeforeOp(func(op storage.Op) error {
+		if op.Kind != storage.OpSync || !strings.HasSuffix(op.Name, ".log") {
+			return nil
+		}
+		g.mu.Lock()
+		g.seen++
+		g.now++
+		g.most = max(g.most, g.now)
+		open := g.open
+		g.mu.Unlock()
+		<-open
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.now--
+		return nil
+	})
+	return g
+}
+
+func (g *gate) lift() { close(g.open) }
+
+// TestGroupCommit lets 64 writes come in while one flush runs.
+func TestGroupCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 1, Settings{Flush: Sync}, SetConfig{})
+		defer s.stop()
+		defer s.set.Close()
+		g := shut(s.disks[0])
+		first := s.produce(0, false, wire.AcksAll)
+		synctest.Wait()
+		var rest []*answer
+		for i := range 64 {
+			rest = append(rest, s.produce(0, i%2 == 0, wire.AcksAll))
+			synctest.Wait() // appended, each in a turn of its own
+		}
+		if v := s.leader(0).View(); v.End != 65 || v.Committed != 0 {
+			t.Fatalf("end %d, committed %d", v.End, v.Committed)
+		}
+		first.waits(t)
+		rest[0].waits(t)
+		g.lift()
+		synctest.Wait()
+		first.want(t, wire.CodeOK, 0)
+		for i, a := range rest {
+			a.want(t, wire.CodeOK, wire.Offset(i+1))
+		}
+		if g.seen != 2 {
+			t.Fatalf("%d flushes for 65 writes", g.seen)
+		}
+	})
+}
+
+// TestFlushSlots has more logs to flush than slots.
+func TestFlushSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 10, Settings{Flush: Sync}, SetConfig{Flushers: 3})
+		defer s.stop()
+		defer s.set.Close()
+		g := shut(s.disks[0])
+		var all []*answer
+		for i := range 10 {
+			all = append(all, s.produce(i, false, wire.AcksAll))
+		}
+		synctest.Wait()
+		if g.now != 3 {
+			t.Fatalf("%d flushes at once", g.now)
+		}
+		g.lift()
+		synctest.Wait()
+		for _, a := range all {
+			a.want(t, wire.CodeOK, 0)
+		}
+		if g.most != 3 || g.seen != 10 {
+			t.Fatalf("%d flushes, up to %d at once", g.seen, g.most)
+		}
+	})
+}
+
+// TestFlushNeverReturns has a disk hang: FAULTS S37. The other one goes on, and
+// a stop does not wait for it.
+func TestFlushNeverReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events []EventKind
+		var mu sync.Mutex
+		s := openShop(t, 2, 4, Settings{Flush: Sync}, SetConfig{OnEvent: func(e Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, e.Kind)
+		}})
+		g := shut(s.disks[0])
+		defer g.lift()
+		stuck, waiting := s.produce(0, false, wire.AcksAll), s.produce(2, false, wire.AcksLeader)
+		woken := make(chan bool, 1)
+		if err := s.leader(2).Await(&Waiter{Wake: func() { woken <- true }}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		s.produce(1, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		mu.Lock()
+		if fmt.Sprint(events) != "[slow]" {
+			t.Fatalf("events %v", events)
+		}
+		mu.Unlock()
+		stuck.waits(t)
+
+		time.Sleep(29 * time.Second)
+		synctest.Wait()
+		stuck.want(t, wire.CodeStorageError, -1)
+		waiting.want(t, wire.CodeStorageError, -1)
+		<-woken
+		s.produce(2, true, wire.AcksAll).want(t, wire.CodeOffline, -1)
+		s.produce(3, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+
+		s.stop()
+		ends := s.set.Close()
+		if len(ends) != 1 || len(ends[s.leader(1).dir.dir]) != 2 {
+			t.Fatalf("clean ends %v", ends)
+		}
+	})
+}
+
+// TestWriteFailsOffline loses one of two disks while both work.
+func TestWriteFailsOffline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 2, 8, Settings{Flush: Sync}, SetConfig{})
+		defer s.stop()
+		s.disks[0].Fail("write:partition-0004", 1, syscall.EIO)
+		var all []*answer
+		for i := range 8 {
+			all = append(all, s.produce(i, false, wire.AcksAll))
+		}
+		synctest.Wait()
+		all[4].want(t, wire.CodeStorageError, -1)
+		for i := range 8 {
+			p := s.leader(i)
+			if offline := p.View().Err != nil; offline != (i%2 == 0) {
+				t.Fatalf("partition %d: %v", i, p.View().Err)
+			}
+			if all[i].times.Load() != 1 {
+				t.Fatalf("partition %d answered %d times", i, all[i].times.Load())
+			}
+			if i%2 == 1 {
+				all[i].want(t, wire.CodeOK, 0)
+			}
+		}
+		if p := s.leader(0); !errors.Is(p.View().Err, wire.CodeOffline) || p.dir.dir.Failed() == nil {
+			t.Fatalf("%v, %v", p.View().Err, p.dir.dir.Failed())
+		}
+		if ends := s.set.Close(); len(ends) != 1 {
+			t.Fatalf("clean ends of %d directories", len(ends))
+		}
+	})
+}
+
+// TestRecoveryPoints lets the janitor work, and the next start believe it.
+func TestRecoveryPoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 3, Settings{Log: storage.Options{SegmentBytes: 2000, RetentionBytes: 4000}}, SetConfig{})
+		for range 100 {
+			s.produce(0, true, wire.AcksAll)
+		}
+		trimmed := make(chan wire.Offset, 1)
+		s.produce(1, true, wire.AcksAll)
+		s.leader(1).Trim(1, func(start wire.Offset, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			trimmed <- start
+		})
+		start := time.Now()
+		if got := <-trimmed; got != 1 || time.Since(start) > 3*time.Second {
+			t.Fatalf("trimmed to %d after %v", got, time.Since(start))
+		}
+		time.Sleep(20 * time.Second) // retention, then the points, then the unlinks
+		synctest.Wait()
+		v := s.leader(0).View()
+		if v.Start == 0 || v.Log.Bytes() > 8000 || v.Err != nil {
+			t.Fatalf("retention left %d bytes from offset %d: %v", v.Log.Bytes(), v.Start, v.Err)
+		}
+		logs := 0
+		es, err := s.disks[0].ReadDir("data/topics/t/partition-0000")
+		for _, e := range es {
+			if strings.HasSuffix(e.Name, ".log") {
+				logs++
+			}
+		}
+		if err != nil || logs > 4 {
+			t.Fatalf("%d segments on disk, %v", logs, err)
+		}
+
+		// The process dies. The next start scans nothing, since all was flushed
+		// and proved.
+		s.stop()
+		after := s.disks[0].Clone()
+		d, err := storage.OpenDir(after, "data", storage.DirOptions{Node: 1, Boot: "boot"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := NewSet(SetConfig{Dirs: []*storage.Dir{d}, Clock: s.clock})
+		if err := next.Host("t", s.id(0), d, Settings{}, 0, false, s.clock.Now()); err != nil {
+			t.Fatal(err)
+		}
+		p, _ := next.Leader(s.id(0))
+		if n := p.View(); n.Start != v.Start || n.End != v.End || n.Committed != v.End || n.Flushed != v.End {
+			t.Fatalf("before %+v, after %+v", v, n)
+		}
+		next.Close()
+		s.set.Close()
+	})
+}
+
+// TestDropUnderLoad takes a partition away while writes and fetches come in.
+func TestDropUnderLoad(t *testing.T) {
+	f := func(st Settings, panics bool) {
+		s := openShop(t, 1, 2, st, SetConfig{})
+		defer s.stop()
+		var work sync.WaitGroup
+		var asked, answered, woken, parked atomic.Int64
+		stop := make(chan struct{})
+		p := s.leader(0)
+		for g := range 4 {
+			b := testBatch(t, 0, 0, 1, 0, "v")
+			work.Go(func() {
+				for n := 0; ; n++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					asked.Add(1)
+					p.Produce([]Write{{Batch: append(wire.Batch(nil), b...), Acks: wire.AcksAll, Done: func(_ storage.Appended, err error) {
+						if answered.Add(1) > 1000 && panics && err == nil {
+							panic("in an answer")
+						}
+					}}}, g%2 == 0, s.clock.Now())
+					w := &Waiter{From: p.View().Committed, Wake: func() { woken.Add(1) }}
+					if p.Await(w) == nil {
+						parked.Add(1)
+						if n%3 == 0 && w.Cancel() {
+							parked.Add(-1)
+						}
+					}
+				}
+			})
+		}
+		for answered.Load() < 2000 {
+			runtime.Gosched()
+		}
+		if err := s.set.Drop(s.id(0)); err != nil != panics {
+			t.Fatal(err)
+		}
+		close(stop)
+		work.Wait()
+		if asked.Load() != answered.Load() || parked.Load() != woken.Load() {
+			t.Fatalf("%d writes, %d answers; %d parked, %d woken", asked.Load(), answered.Load(), parked.Load(), woken.Load())
+		}
+		if _, err := s.set.Leader(s.id(0)); !errors.Is(err, wire.CodeNotLeader) {
+			t.Fatal(err)
+		}
+		s.set.Close()
+	}
+
+	f(Settings{}, false)
+	f(Settings{Flush: Interval, FlushBytes: 1 << 10}, false)
+	f(Settings{Flush: Sync}, false)
+	f(Settings{Flush: Sync}, true)
+}
+
+// TestNoLostWakeUp has readers follow writers by parking only.
+func TestNoLostWakeUp(t *testing.T) {
+	f := func(st Settings) {
+		s := openShop(t, 1, 1, st, SetConfig{})
+		defer s.stop()
+		defer s.set.Close()
+		const writers, each = 4, 500
+		p := s.leader(0)
+		var work sync.WaitGroup
+		for range 4 {
+			work.Go(func() {
+				woken := make(chan struct{}, 1)
+				w := &Waiter{Wake: func() { woken <- struct{}{} }}
+				for at := wire.Offset(0); at < writers*each; {
+					if w.From = at; p.Await(w) != nil {
+						runtime.Gosched() // the mailbox is full: a fetch would be answered
+						continue
+					}
+					<-woken
+					seen := p.View().Committed
+					if seen <= at {
+						t.Errorf("woken at %d for %d", at, seen)
+						return
+					}
+					at = seen
+				}
+			})
+		}
+		for g := range writers {
+			b := testBatch(t, 0, 0, 1, 0, "v")
+			work.Go(func() {
+				for range each {
+					done := make(chan struct{})
+					for again := true; again; {
+						p.Produce([]Write{{Batch: append(wire.Batch(nil), b...), Acks: wire.AcksAll, Done: func(_ storage.Appended, err error) {
+							again = err != nil
+							done <- struct{}{}
+						}}}, false, s.clock.Now())
+						<-done
+					}
+					_ = g
+				}
+			})
+		}
+		work.Wait()
+	}
+
+	f(Settings{})
+	f(Settings{Flush: Sync})
+}
+
+// TestIdlePartitionsCostNothing hosts many and starts no goroutine for them.
+func TestIdlePartitionsCostNothing(t *testing.T) {
+	before := runtime.NumGoroutine()
+	s := openShop(t, 1, 300, Settings{}, SetConfig{})
+	for i := range 300 {
+		s.produce(i, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+	}
+	if n := runtime.NumGoroutine() - before; n > 10 {
+		t.Fatalf("%d goroutines for 300 partitions", n)
+	}
+	s.stop()
+	s.set.Close()
+	for i := range 300 {
+		s.produce(i, true, wire.AcksAll).want(t, wire.CodeShuttingDown, -1)
+	}
+}
