@@ -49,12 +49,12 @@ func TestHistQuantile(t *testing.T) {
 		}
 		slices.Sort(values)
 		n := len(values)
-		if h.Count() != uint64(n) || h.Max() != values[n-1] {
+		if h.Count() != uint64(n) || h.Max() != values[n-1] || h.Quantile(1) != values[n-1] {
 			t.Fatalf("count %d, max %d; want %d, %d", h.Count(), h.Max(), n, values[n-1])
 		}
 		for _, q := range []float64{0, 0.001, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1} {
 			want := values[max(int(math.Ceil(q*float64(n))), 1)-1]
-			if got := h.Quantile(q); math.Abs(float64(got-want)) > float64(want)/100 {
+			if got := h.Quantile(q); math.Abs(float64(got-want)) > float64(want)/100 || got > values[n-1] {
 				t.Fatalf("of %d values, quantile %v = %d, want %d", n, q, got, want)
 			}
 		}
@@ -65,6 +65,7 @@ func TestHistQuantile(t *testing.T) {
 	f([]int64{1, 2})
 	f([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10})
 	f([]int64{1000, 1_000_000})
+	f([]int64{128, 128, 128}) // the middle of their bucket is 129
 	f([]int64{math.MaxInt64, math.MaxInt64})
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))

@@ -85,6 +85,7 @@ func TestStampClock(t *testing.T) {
 	f("nearly the same is the same", second, hour+second/2, 1,
 		piece{9 * minute, hour}, piece{minute + second, hour + second/2})
 	f("twice", second, 2*hour, 2, piece{11 * minute, hour}, piece{11 * minute, 2 * hour})
+	f("twice, without a moment between", second, hour, 1, piece{10*minute + second, hour}, piece{9 * minute, 2 * hour})
 	f("asleep for a day", day, 0, 0, piece{day, 400 * day}) // the first look does not know since when
 	f("asleep for two", day, 400*day, 1, piece{2 * day, 400 * day})
 

@@ -108,12 +108,10 @@ func (q *Queue[T]) PopAll(dst []T) (out []T, open bool) {
 	}
 	if q.turn == owned {
 		q.mine("PopAll")
-		if len(q.items) == 0 && !q.closed {
-			q.turn = free
-		}
+		q.turn = free // to be taken again at once if there is something to do
 	}
 	q.waiting = true
-	for q.turn != owned && !q.arrive() {
+	for !q.arrive() {
 		q.given.Wait()
 	}
 	q.waiting = false

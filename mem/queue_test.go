@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // push pushes v and expects the answer.
@@ -391,6 +392,8 @@ func TestQueueStress(t *testing.T) {
 						ok, mine := s.q.Push([2]int{p, i})
 						if ok {
 							i++
+						} else {
+							time.Sleep(1) // the bubble's time: until all others sleep, the owner too
 						}
 						if mine || r.IntN(8) == 0 && s.q.Take() {
 							s.inline(r)
@@ -442,8 +445,12 @@ func TestQueueStressClose(t *testing.T) {
 							s.q.Close()
 							closed.Store(true)
 						}
-						if !ok && closed.Load() {
+						switch {
+						case ok:
+						case closed.Load():
 							return
+						default:
+							time.Sleep(1)
 						}
 					}
 				})

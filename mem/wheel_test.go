@@ -101,13 +101,32 @@ func TestTimer(t *testing.T) {
 		t.Fatalf("called %d times", called)
 	}
 	w.Set(&timer, 40*ms) // and again
-	w.Advance(10 * ms)   // time that goes back stands still
 	w.Advance(40 * ms)
 	if called != 2 {
 		t.Fatalf("called %d times", called)
 	}
 	if a := testing.AllocsPerRun(100, func() { w.Set(&timer, hour); w.Stop(&timer) }); a != 0 {
 		t.Fatalf("setting a timer allocates %v times", a)
+	}
+}
+
+// TestWheelBack advances to the past, which must be taken for standing still.
+func TestWheelBack(t *testing.T) {
+	w := NewWheel()
+	w.Advance(100 * ms)
+	called := 0
+	timer := Timer{F: func() { called++ }}
+	w.Set(&timer, 110*ms)
+	if timer.level != 0 {
+		t.Fatalf("a timer 10 ms away lies on level %d", timer.level)
+	}
+	for _, mono := range []time.Duration{0, 50 * ms, -hour, 100 * ms, 110*ms - 1} {
+		if next := w.Advance(mono); called != 0 || next != 110*ms {
+			t.Fatalf("at %v: called %d times, next %v", mono, called, next)
+		}
+	}
+	if w.Advance(110 * ms); called != 1 {
+		t.Fatalf("called %d times", called)
 	}
 }
 
