@@ -38,8 +38,8 @@ func AppendBool(dst []byte, v bool) []byte {
 // AppendUvarint appends v as a minimal uvarint.
 func AppendUvarint(dst []byte, v uint64) []byte { return binary.AppendUvarint(dst, v) }
 
-// AppendCount appends the number of elements of an array. No reader takes more
-// than MaxCount.
+// AppendCount appends the number of elements of an array. In messages no reader
+// takes more than MaxCount.
 func AppendCount(dst []byte, n int) []byte { return binary.AppendUvarint(dst, uint64(n)) }
 
 // AppendString appends the length of s and s. No reader takes a string longer

@@ -56,7 +56,7 @@ func (m *ProduceRequest) Decode(r *Reader, _ Version) {
 	}
 	m.TimeoutMillis = r.U32()
 	m.Batches = m.Batches[:0]
-	n := r.Count(1 + HeaderSize)
+	n := arrayLen(r, 1+HeaderSize)
 	lengths := *r // stays at the lengths while r goes on to the batches
 	for range n {
 		r.Uvarint()

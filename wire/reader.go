@@ -176,11 +176,10 @@ func (r *Reader) varint(maxLen int) uint64 {
 }
 
 // Count reads the number of elements of an array whose elements take at least
-// least bytes each, 1 or more. The result times least is at most Left, and the
-// result at most MaxCount.
+// least bytes each, 1 or more. The result times least is at most Left.
 func (r *Reader) Count(least int) int {
 	n := r.Uvarint()
-	if n > uint64(r.Left()/least) || n > MaxCount {
+	if n > uint64(r.Left()/least) {
 		r.Failf("count %d of elements of at least %d bytes, %d bytes left", n, least, r.Left())
 		return 0
 	}
@@ -280,9 +279,20 @@ type element[T any] interface {
 	least() int // bytes the smallest element takes, 1 or more; called on nil
 }
 
+// arrayLen reads the number of elements of an array in a message, as Count does
+// and at most MaxCount.
+func arrayLen(r *Reader, least int) int {
+	n := r.Count(least)
+	if n > MaxCount {
+		r.Failf("array of %d elements, the limit is %d", n, MaxCount)
+		return 0
+	}
+	return n
+}
+
 // readSlice reads a counted array into the memory of s, whose content is lost.
 func readSlice[T any, P element[T]](r *Reader, s []T) []T {
-	n := r.Count(P(nil).least())
+	n := arrayLen(r, P(nil).least())
 	s = s[:0]
 	for range n {
 		s = extend(s, n, r.Left())
@@ -296,7 +306,7 @@ func readSlice[T any, P element[T]](r *Reader, s []T) []T {
 
 // readStrings reads a counted array of strings, as readSlice does.
 func readStrings(r *Reader, s []string) []string {
-	n := r.Count(1)
+	n := arrayLen(r, 1)
 	s = s[:0]
 	for range n {
 		s = extend(s, n, r.Left())

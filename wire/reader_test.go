@@ -91,7 +91,7 @@ func TestReaderFaults(t *testing.T) {
 	// counts and lengths beyond what is left
 	f("\x04abc", func(r *Reader) bool { return r.Count(1) == 0 })
 	f("\x02abc", func(r *Reader) bool { return r.Count(2) == 0 })
-	f("\xa1\x8d\x06"+strings.Repeat("x", MaxCount+1), func(r *Reader) bool { return r.Count(1) == 0 })
+	f("\xa1\x8d\x06"+strings.Repeat("x", MaxCount+1), func(r *Reader) bool { return arrayLen(r, 1) == 0 })
 	f("\x04abc", func(r *Reader) bool { return r.Bytes() == nil })
 	f("\x04abc", func(r *Reader) bool { return r.String() == "" })
 	f("\x81\x80\x02"+strings.Repeat("x", MaxString+1), func(r *Reader) bool { return r.String() == "" })
@@ -126,7 +126,7 @@ func TestReaderAccepts(t *testing.T) {
 	f("\x00", func(r *Reader) bool { b := r.NullBytes(); return b != nil && len(b) == 0 })
 	f("\x06abc", func(r *Reader) bool { return string(r.NullBytes()) == "abc" })
 	f("\x02abcd", func(r *Reader) bool { return r.Count(2) == 2 && len(r.Raw(4)) == 4 })
-	f("\xa0\x8d\x06"+strings.Repeat("x", MaxCount), func(r *Reader) bool { return r.Count(1) == MaxCount && len(r.Raw(MaxCount)) > 0 })
+	f("\xa0\x8d\x06"+strings.Repeat("x", MaxCount), func(r *Reader) bool { return arrayLen(r, 1) == MaxCount && len(r.Raw(MaxCount)) > 0 })
 }
 
 func TestFinishLeftOver(t *testing.T) {
