@@ -55,7 +55,8 @@ type Coord struct {
 		draft   *draft        // appended, not durable yet; nil: nothing is
 		answers []answer      // due once draft is durable
 		block   producerBlock // ids to give out
-		entries int           // durable since the last snapshot
+		entries int           // since the last snapshot
+		bytes   int           // in them
 		err     error         // final
 	}
 }
@@ -216,7 +217,8 @@ func (c *Coord) handle(now mem.Now) error {
 		tell(p.answers)
 		return nil
 	}
-	switch err := c.loop.log.append(joinEntry(p.count, p.changes), now); {
+	value := joinEntry(p.count, p.changes)
+	switch err := c.loop.log.append(value, now); {
 	case errors.Is(err, wire.CodeDiskFull):
 		for _, a := range p.answers {
 			a.done(Result{}, wire.Errorf(wire.CodeDiskFull, "the metadata log has no room left"))
@@ -227,6 +229,8 @@ func (c *Coord) handle(now mem.Now) error {
 		return c.fail(err)
 	}
 	c.loop.block, c.loop.draft, c.loop.answers = p.block, p.draft, p.answers
+	c.loop.entries++
+	c.loop.bytes += len(value)
 	return nil
 }
 
@@ -239,18 +243,20 @@ func (c *Coord) flush() error {
 	answers := c.loop.answers
 	c.loop.draft, c.loop.answers = nil, nil
 	tell(answers)
-
-	c.loop.entries++
 	return c.maybeSnapshot()
 }
 
-// maybeSnapshot takes a snapshot if enough entries came since the last one. A
-// full disk is no fault: the log still has everything.
+// snapshotBytes is the size of the entries after which a snapshot is taken even
+// if they are few.
+const snapshotBytes = 32 << 20
+
+// maybeSnapshot takes a snapshot if enough came since the last one. A full disk
+// is no fault: the log still has everything.
 func (c *Coord) maybeSnapshot() error {
-	if c.loop.entries < c.o.SnapshotEvery {
+	if c.loop.entries < c.o.SnapshotEvery && c.loop.bytes < snapshotBytes {
 		return nil
 	}
-	c.loop.entries = 0
+	c.loop.entries, c.loop.bytes = 0, 0
 	err := c.loop.log.snapshot(c.Image())
 	if errors.Is(err, wire.CodeDiskFull) {
 		c.o.Log.Warn("no room for a metadata snapshot", "err", err)

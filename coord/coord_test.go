@@ -272,6 +272,32 @@ func TestSnapshotsAreTaken(t *testing.T) {
 	}
 }
 
+// TestSnapshotsBySize takes few entries, but large ones.
+func TestSnapshotsBySize(t *testing.T) {
+	j := &memJournal{}
+	c := testCoord(j, Options{})
+	bytes := 0
+	for len(j.snapshots) == 0 {
+		made := submit(c, create("a", MaxTopicPartitions))
+		turn(t, c)
+		id := made[0].result.Topic
+		submit(c, DeleteTopic{ID: id})
+		turn(t, c)
+		submit(c, ForgetTopics{[]wire.TopicID{id}})
+		turn(t, c)
+		for _, e := range j.entries {
+			bytes += len(e)
+		}
+		if bytes > 2*snapshotBytes {
+			t.Fatalf("no snapshot after %d bytes", bytes)
+		}
+		j.entries, j.durable = nil, 0
+	}
+	if bytes < snapshotBytes || bytes > snapshotBytes+2*maxEntry {
+		t.Fatalf("the first snapshot came after %d bytes", bytes)
+	}
+}
+
 func TestBusy(t *testing.T) {
 	c := testCoord(&memJournal{}, Options{Queue: 2})
 	os := submit(c, create("a", 1), create("b", 1), create("c", 1))

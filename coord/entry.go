@@ -3,6 +3,7 @@ package coord
 import (
 	"fmt"
 
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -39,7 +40,7 @@ func appendChange(dst []byte, c change) []byte {
 func readEntry(b []byte) (entry, error) {
 	r := wire.NewReader(b)
 	if v := r.U8(); r.Err() == nil && v != entryVersion {
-		return nil, fmt.Errorf("metadata entry of version %d: %w", v, errNewer)
+		return nil, fmt.Errorf("metadata entry of version %d: %w", v, storage.ErrNewer)
 	}
 	e := make(entry, r.Count(21))
 	for i := range e {

@@ -176,7 +176,7 @@ func (m *metalog) replayRecord(d *draft, r *wire.Record) (err error) {
 			return err
 		}
 	default:
-		return fmt.Errorf("key %d: %w", r.Key[0], errNewer)
+		return fmt.Errorf("key %d: %w", r.Key[0], storage.ErrNewer)
 	}
 	d.version = r.Offset
 	return nil
@@ -288,7 +288,7 @@ func appendMembers(dst []byte, nodes []wire.NodeID) []byte {
 func readMembers(b []byte) ([]wire.NodeID, error) {
 	r := wire.NewReader(b)
 	if v := r.U8(); r.Err() == nil && v != 1 {
-		return nil, fmt.Errorf("membership of version %d: %w", v, errNewer)
+		return nil, fmt.Errorf("membership of version %d: %w", v, storage.ErrNewer)
 	}
 	nodes := make([]wire.NodeID, r.Count(4))
 	for i := range nodes {

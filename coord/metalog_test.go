@@ -572,3 +572,66 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("%d topics after a restart", len(n.coord.Image().Topics()))
 	}
 }
+
+// TestScale creates as many partitions as one topic may have, and many topics,
+// and reads them back from the log and from a snapshot.
+func TestScale(t *testing.T) {
+	disk := storage.NewMemFS(1)
+	n := mustStart(t, disk, "one", Options{Queue: 6000})
+	if _, err := n.do(create("wide", MaxTopicPartitions)); err != nil {
+		t.Fatal(err)
+	}
+	var cmds []Command
+	for at := range 5000 {
+		cmds = append(cmds, create(fmt.Sprint("t", at), 1))
+	}
+	os := submit(n.coord, cmds...)
+	turn(t, n.coord)
+	for _, o := range os {
+		if o.err != nil || o.told != 1 {
+			t.Fatalf("%+v", o)
+		}
+	}
+	want := n.coord.Image()
+	for _, every := range []int{0, 1, 0} { // 1 takes a snapshot at the start
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+		n = mustStart(t, disk, "one", Options{SnapshotEvery: every})
+		got := *n.coord.Image()
+		got.version = want.version
+		if !bytes.Equal(state(&got), state(want)) || got.partitions != MaxTopicPartitions+5000 {
+			t.Fatalf("%d topics, %d partitions after a restart", len(got.Topics()), got.partitions)
+		}
+	}
+}
+
+// TestLogIsBounded expects a start to unlink the segments that two snapshots
+// stand for.
+func TestLogIsBounded(t *testing.T) {
+	disk := storage.NewMemFS(1)
+	most := 0
+	for range 4 {
+		n := mustStart(t, disk, "one", Options{SnapshotEvery: 30})
+		for range 100 {
+			r, err := n.do(create("a", MaxTopicPartitions))
+			if err == nil {
+				_, err = n.do(DeleteTopic{ID: r.Topic})
+			}
+			if err == nil {
+				_, err = n.do(ForgetTopics{[]wire.TopicID{r.Topic}})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+		most = max(most, len(metadataFiles(t, disk, ".log")))
+	}
+	logs := metadataFiles(t, disk, ".log")
+	if path.Base(logs[0]) == "00000000000000000000.log" || most > 3 || len(metadataFiles(t, disk, snapshotSuffix)) != keptSnapshots {
+		t.Fatalf("%q are left, %d at most", logs, most)
+	}
+}

@@ -1,16 +1,13 @@
 package coord
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
 
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
-
-// errNewer says that intact bytes hold what this version does not know.
-var errNewer = errors.New("written by a newer version of this program")
 
 // A record is one change of the metadata. Records are all that is ever stored
 // of a decision: replaying them in order is the only way state changes.
@@ -112,7 +109,7 @@ func readRecord(r *wire.Reader) (record, error) {
 	case kindProducersAllocated:
 		rec = producersAllocated{wire.ProducerID(body.I64()), body.I64()}
 	default:
-		return nil, fmt.Errorf("record of kind %d: %w", kind, errNewer)
+		return nil, fmt.Errorf("record of kind %d: %w", kind, storage.ErrNewer)
 	}
 	if err == nil {
 		err = body.Finish()
@@ -186,7 +183,7 @@ func readTopic(r *wire.Reader) (*Topic, error) {
 	}
 	var err error
 	if t.Config, t.Settings, err = readSettings(t.Settings); err != nil {
-		return nil, fmt.Errorf("topic %s: %v: %w", t.Name, err, errNewer)
+		return nil, fmt.Errorf("topic %s: %v: %w", t.Name, err, storage.ErrNewer)
 	}
 	return t, nil
 }

@@ -85,3 +85,13 @@ func FuzzVote(f *testing.F) {
 		}
 	})
 }
+
+func FuzzMembers(f *testing.F) {
+	f.Add(appendMembers(nil, []wire.NodeID{7}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		nodes, err := readMembers(b)
+		if err == nil && !bytes.Equal(appendMembers(nil, nodes), b) {
+			t.Fatalf("%v is written otherwise", nodes)
+		}
+	})
+}

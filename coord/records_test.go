@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -59,7 +60,7 @@ func TestRecords(t *testing.T) {
 func TestNewer(t *testing.T) {
 	f := func(b []byte) {
 		t.Helper()
-		if _, err := readEntry(b); !errors.Is(err, errNewer) || errors.Is(err, wire.ErrCorrupt) {
+		if _, err := readEntry(b); !errors.Is(err, storage.ErrNewer) || errors.Is(err, wire.ErrCorrupt) {
 			t.Fatalf("%x: %v", b, err)
 		}
 	}

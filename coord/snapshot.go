@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -63,7 +64,7 @@ func readSnapshot(b []byte) (snapshot, error) {
 		return snapshot{}, fmt.Errorf("%w: metadata snapshot with a wrong CRC", wire.ErrCorrupt)
 	}
 	if b[3] != snapshotMagic[3] {
-		return snapshot{}, fmt.Errorf("metadata snapshot of version %d: %w", b[3], errNewer)
+		return snapshot{}, fmt.Errorf("metadata snapshot of version %d: %w", b[3], storage.ErrNewer)
 	}
 	r := wire.NewReader(b[4 : len(b)-4])
 	index := wire.Offset(r.I64())

@@ -27,7 +27,7 @@ func (m *metalog) loadSnapshots() (snapshot, error) {
 	for _, index := range slices.Backward(files) {
 		s, err := m.readSnapshotFile(index)
 		switch {
-		case errors.Is(err, errNewer):
+		case errors.Is(err, storage.ErrNewer):
 			return newest, err
 		case err != nil:
 			m.say.Warn("a metadata snapshot is not whole; an older one and the log stand for it", "err", err)
