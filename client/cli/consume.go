@@ -43,9 +43,6 @@ func Consume(ctx context.Context, args []string, _ io.Reader, out, notes io.Writ
 		if err != nil {
 			return usageError("--from: %w", err)
 		}
-		if *untilEnd && w.to.kind == never {
-			w.to = place{kind: atEnd}
-		}
 		by, err := parseClock(*clock)
 		if err != nil {
 			return err
@@ -61,6 +58,9 @@ func Consume(ctx context.Context, args []string, _ io.Reader, out, notes io.Writ
 		defer x.Close()
 		for _, p := range which {
 			r, err := w.resolve(ctx, c, args[0], p, by)
+			if err == nil && *untilEnd {
+				r.To, err = soonest(ctx, c, args[0], p, w.to, r.To)
+			}
 			if err == nil {
 				err = x.Assign(ctx, args[0], p, r)
 			}
@@ -99,6 +99,18 @@ func (w window) resolve(ctx context.Context, c *client.Client, topic string, par
 	}
 	r.To, err = w.to.resolve(ctx, c, topic, partition, by)
 	return r, err
+}
+
+// soonest returns the end of a window that must not wait for records to come.
+func soonest(ctx context.Context, c *client.Client, topic string, partition int32, to place, end client.Position) (client.Position, error) {
+	switch to.kind {
+	case never:
+		return client.End(), nil
+	case atOffset:
+		now, err := c.Offset(ctx, topic, partition, client.End())
+		return client.At(min(now.Offset, wire.Offset(to.n))), err
+	}
+	return end, nil // the end as it is now, or a time: neither waits
 }
 
 func (p place) resolve(ctx context.Context, c *client.Client, topic string, partition int32, by client.Clock) (client.Position, error) {
