@@ -47,7 +47,7 @@ func TestBudgetShared(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range int64(4) {
 		wg.Go(func() {
-			for range 5000 {
+			for range 50_000 {
 				if !b.TryTake(g + 2) {
 					continue
 				}

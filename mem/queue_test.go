@@ -230,10 +230,15 @@ func TestQueueClose(t *testing.T) {
 
 	f("free", nil, func(q *Queue[int]) { q.Close() })
 	f("free with something queued", []int{1}, func(q *Queue[int]) { q.Push(1); q.Free(); q.Close() })
-	f("held, popped, freed", nil, func(q *Queue[int]) { q.Push(1); q.PopOrFree(nil); q.Close(); q.PopOrFree(nil) })
-	f("held, freed", []int{1}, func(q *Queue[int]) { q.Push(1); q.Close(); q.Free() })
-	f("held, handed", []int{1}, func(q *Queue[int]) { q.Push(1); q.Close(); q.Hand() })
-	f("held, handed or freed", nil, func(q *Queue[int]) { q.Take(); q.Close(); q.HandOrFree() })
+	closed := func(q *Queue[int]) *Queue[int] {
+		q.Close()
+		synctest.Wait() // the owner has seen it, and that the turn is held
+		return q
+	}
+	f("held, popped, freed", nil, func(q *Queue[int]) { q.Push(1); q.PopOrFree(nil); closed(q).PopOrFree(nil) })
+	f("held, freed", []int{1}, func(q *Queue[int]) { q.Push(1); closed(q).Free() })
+	f("held, handed", []int{1}, func(q *Queue[int]) { q.Push(1); closed(q).Hand() })
+	f("held, handed or freed", nil, func(q *Queue[int]) { q.Take(); closed(q).HandOrFree() })
 	f("handed", []int{1}, func(q *Queue[int]) { q.Push(1); q.Hand(); q.Close() })
 }
 
