@@ -222,15 +222,19 @@ func (r *Reader) Varint() int64 {
 // Varint32 reads a signed zigzag varint of at most 5 bytes that fits into 32
 // bits, as Varint does.
 func (r *Reader) Varint32() int32 {
-	if r.at < len(r.b) && r.b[r.at] < 0x80 {
-		c := r.b[r.at]
+	var u uint64
+	switch b := r.b[r.at:]; {
+	case len(b) > 0 && b[0] < 0x80: // one byte or two, nearly always
+		u = uint64(b[0])
 		r.at++
-		return int32(c>>1) ^ -int32(c&1)
-	}
-	u := r.varint(binary.MaxVarintLen32)
-	if u > math.MaxUint32 {
-		r.Failf("varint overflows 32 bits")
-		return 0
+	case len(b) > 1 && b[1] < 0x80:
+		u = uint64(b[0]&0x7f) | uint64(b[1])<<7
+		r.at += 2
+	default:
+		if u = r.varint(binary.MaxVarintLen32); u > math.MaxUint32 {
+			r.Failf("varint overflows 32 bits")
+			return 0
+		}
 	}
 	return int32(u>>1) ^ -int32(u&1)
 }
@@ -246,29 +250,44 @@ func (r *Reader) VarCount(least int) int {
 	return int(n)
 }
 
+// length reads a zigzag length, 0 or more and at most Left.
+func (r *Reader) length() int {
+	n := int(r.Varint32())
+	if n < 0 || n > r.Left() {
+		r.Failf("length %d, %d bytes left", n, r.Left())
+		return 0
+	}
+	return n
+}
+
 // VarBytes reads a zigzag length, 0 or more, and that many bytes, which alias
 // the input.
 func (r *Reader) VarBytes() []byte {
-	b := r.NullBytes()
-	if b == nil {
-		r.Failf("null where bytes must stand")
+	n := r.length()
+	if r.err != nil {
+		return nil
 	}
-	return b
+	return r.Raw(n)
 }
 
 // NullBytes reads a zigzag length and that many bytes, which alias the input.
 // Length -1 is null, returned as nil; the empty value is not nil.
 func (r *Reader) NullBytes() []byte {
-	n := int(r.Varint32())
-	if n < 0 || n > r.Left() || r.err != nil {
-		if n != -1 {
-			r.Failf("length %d, %d bytes left", n, r.Left())
-		}
+	if r.at < len(r.b) && r.b[r.at] == 1 { // -1 in its usual form
+		r.at++
 		return nil
 	}
-	p := r.b[r.at : r.at+n : r.at+n]
-	r.at += n
-	return p
+	n := int(r.Varint32())
+	if n == -1 {
+		return nil
+	}
+	if n > r.Left() || n < 0 {
+		r.Failf("length %d, %d bytes left", n, r.Left())
+	}
+	if r.err != nil {
+		return nil
+	}
+	return r.Raw(n)
 }
 
 // An element of an array in a message encodes and decodes itself.

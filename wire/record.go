@@ -43,12 +43,18 @@ type Decoder struct {
 	Pool       *mem.Pool // of the scratch buffer; nil: one shared by all
 
 	scratch *mem.Buf // the uncompressed section, once there was one
-	batch   Batch
-	rest    Reader // records not read yet
-	body    Reader // the record being read
-	left    int    // records not read yet
-	last    int32  // offset delta of the record before, -1 at the start
-	record  Record
+
+	// the open batch
+	r          Reader // over its section
+	count      int
+	read       int // records read
+	base       Offset
+	lastDelta  int32
+	baseTime   int64
+	appendTime int64
+	stamped    bool  // appendTime is the records' time
+	delta      int32 // of the record read last, -1 at the start
+	record     Record
 }
 
 // Records calls f with each record of b, which must be verified. It stops at
@@ -81,50 +87,54 @@ func (d *Decoder) Open(b Batch) error {
 	if err != nil {
 		return err
 	}
-	d.batch, d.left, d.last = b, b.Count(), -1
-	d.rest.Reset(section)
+	d.r.Reset(section)
+	d.count, d.read = b.Count(), 0
+	d.base, d.lastDelta, d.delta = b.BaseOffset(), b.LastOffsetDelta(), -1
+	d.baseTime, d.appendTime, d.stamped = b.BaseTime(), b.AppendTime(), b.AppendTimeType()
 	return nil
 }
 
 // Next returns the next record, valid until the next call, or io.EOF once all
 // were read and nothing is left over.
 func (d *Decoder) Next() (*Record, error) {
-	if d.left == 0 {
-		if err := d.rest.Finish(); err != nil {
+	if d.read == d.count {
+		if err := d.r.Finish(); err != nil {
 			return nil, fmt.Errorf("behind the last record: %w", err)
 		}
 		return nil, io.EOF
 	}
-	d.left--
-	d.read()
-	if d.rest.err != nil || d.body.err != nil {
-		return nil, d.fault()
+	d.read++
+	d.next()
+	if d.r.err != nil {
+		return nil, fmt.Errorf("record %d of %d: %w", d.read, d.count, d.r.err)
 	}
 	return &d.record, nil
 }
 
-// read reads one record; faults stay in the two readers.
-func (d *Decoder) read() {
-	d.body.Reset(d.rest.VarBytes())
-	r := &d.body
+// next reads one record; a fault stays in the reader. For that time the reader
+// ends where the record says it does.
+func (d *Decoder) next() {
+	r := &d.r
+	section := r.b
+	r.b = section[:r.at+r.length()]
 	if attr := r.U8(); attr != 0 {
 		r.Failf("record attributes %d", attr)
 	}
-	d.record.Time = d.batch.BaseTime() + r.Varint()
-	if d.batch.AppendTimeType() {
-		d.record.Time = d.batch.AppendTime()
+	d.record.Time = d.baseTime + r.Varint()
+	if d.stamped {
+		d.record.Time = d.appendTime
 	}
 	delta := r.Varint32()
-	if delta <= d.last || delta > d.batch.LastOffsetDelta() {
-		r.Failf("offset delta %d after %d, the last is %d", delta, d.last, d.batch.LastOffsetDelta())
+	if delta <= d.delta || delta > d.lastDelta {
+		r.Failf("offset delta %d after %d, the last is %d", delta, d.delta, d.lastDelta)
 	}
-	d.last = delta
-	d.record.Offset = d.batch.BaseOffset() + Offset(delta)
+	d.delta = delta
+	d.record.Offset = d.base + Offset(delta)
 	d.record.Key = r.NullBytes()
 	d.record.Value = r.NullBytes()
 	d.record.Headers = readHeaders(r, d.record.Headers)
-	if r.Left() > 0 {
-		r.Finish()
+	if r.Finish() == nil {
+		r.b = section
 	}
 }
 
@@ -140,15 +150,6 @@ func readHeaders(r *Reader, hs []Header) []Header {
 		}
 	}
 	return hs
-}
-
-// fault returns the error of the record just read, with its place.
-func (d *Decoder) fault() error {
-	err := d.rest.err
-	if err == nil {
-		err = d.body.err
-	}
-	return fmt.Errorf("record %d of %d: %w", d.batch.Count()-d.left, d.batch.Count(), err)
 }
 
 // Section returns the uncompressed records section of b, which must be

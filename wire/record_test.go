@@ -95,7 +95,7 @@ func TestDamagedRecords(t *testing.T) {
 	f(raw(1, 0, "\x0e\x01\x00\x00\x01\x01\x00\x00"), "attributes 1")     //
 	f(raw(1, 0, varints(8, "\x00", 0, 0, -1, -1, 0, 0, 0)), "left over") // in the record
 	f(raw(1, 0, varints(5, "\x00", 0, 0, -1, -1, 0)), "wanted")          // the length cuts the record
-	f(raw(1, 0, varints(-1)), "null")                                    // length below 0
+	f(raw(1, 0, varints(-1)), "length -1")                               // length below 0
 	f(raw(1, 0, varints(-2)), "length -2")                               //
 	f(raw(1, 0, varints(1<<30, "\x00")), "length 1073741824")            //
 	f(raw(1, 0, varints(math.MaxInt32+1)), "32 bits")                    //
@@ -108,8 +108,8 @@ func TestDamagedRecords(t *testing.T) {
 	f(raw(1, 0, rec(0, 0, -1, math.MaxInt32, 0)), "length 2147483647")
 	f(raw(1, 0, rec(0, 0, -1, -1, -1)), "count -1")
 	f(raw(1, 0, rec(0, 0, -1, -1, math.MaxInt32)), "count 2147483647")
-	f(raw(1, 0, rec(0, 0, -1, -1, 2, 0, 0)), "count 2") // two headers take four bytes
-	f(raw(1, 0, rec(0, 0, -1, -1, 1, -1, 0)), "null")   // a header without name
+	f(raw(1, 0, rec(0, 0, -1, -1, 2, 0, 0)), "count 2")    // two headers take four bytes
+	f(raw(1, 0, rec(0, 0, -1, -1, 1, -1, 0)), "length -1") // a header without name
 	f(raw(1, 0, rec(0, 0, -1, -1, 1, 3, "a", 0)), "length 3")
 }
 
