@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math"
 	"testing"
@@ -14,7 +15,7 @@ import (
 var orders3 = wire.PartitionID{Topic: 4242, Partition: 3}
 
 const (
-	logDir        = "p"
+	logDir         = "p"
 	testQuarantine = "q"
 )
 
@@ -56,17 +57,20 @@ func (m maker) batch(t testing.TB) wire.Batch {
 	return wire.Batch(bytes.Clone(buf.B))
 }
 
-// sized returns a batch of n bytes exactly, with one record.
-func sized(t testing.TB, n int, at int64) wire.Batch {
+// sized makes a batch of n bytes, header included.
+func (m maker) sized(t testing.TB, n int) wire.Batch {
 	t.Helper()
-	m := maker{times: []int64{at}}
-	for m.value = max(n-wire.HeaderSize-20, 0); ; m.value++ {
-		if b := m.batch(t); b.Len() >= n {
-			if b.Len() > n {
-				t.Fatalf("no batch of %d bytes", n)
-			}
+	m.value = 0
+	m.value = max(n-m.batch(t).Len()-8, 0)
+	for {
+		b := m.batch(t)
+		switch {
+		case b.Len() == n:
 			return b
+		case b.Len() > n:
+			t.Fatalf("no batch of %d bytes", n)
 		}
+		m.value++
 	}
 }
 
@@ -216,3 +220,5 @@ func putFile(t testing.TB, fs FS, name string, b []byte) {
 func logName(base wire.Offset) string { return segmentName(logDir, base, logSuffix) }
 
 const noTime = math.MinInt64
+
+func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }

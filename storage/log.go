@@ -275,6 +275,7 @@ func (l *Log) append(bs []wire.Batch, stamp int64) (Appended, error) {
 	}
 	l.dirty = true
 	l.unsnapped += a.Bytes
+	l.producers.stamp(stamp)
 	l.publish()
 	return a, nil
 }

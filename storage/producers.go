@@ -246,6 +246,13 @@ func (p *Producers) unlink(x *producer) {
 	}
 }
 
+// stamp gives what was staged the append time that its batches got.
+func (p *Producers) stamp(time int64) {
+	for _, c := range p.undo {
+		c.p.lastAppend = max(c.p.lastAppend, time)
+	}
+}
+
 // Commit keeps what was staged since the last Commit or Drop: it is in the log.
 func (p *Producers) Commit() {
 	for _, c := range p.undo {

@@ -493,9 +493,10 @@ func (r *recovery) readEnds() error {
 // on. bad says what stands behind them; nil if the file ends there.
 //
 // Before a byte is judged, the file is made durable and dropped from memory, so
-// that what is judged is what the disk holds.
+// that what is judged is what the disk holds. That holds for its length too: if
+// the machine has run since, a truncation may stand in memory only.
 func (r *recovery) scanActive(size int64) (bad, err error) {
-	if size == r.tail.size {
+	if size == r.tail.size && !r.in.SameBoot {
 		return nil, nil
 	}
 	if err := syncFile(r.file); err != nil {
