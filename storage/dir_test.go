@@ -154,10 +154,34 @@ func TestCleanStopIsBelievedOnce(t *testing.T) {
 	if s := d.openState(ordersID); s.Clean != nil {
 		t.Fatal("the end of the clean stop was handed out twice")
 	}
-	d = mustOpenDir(t, m.Clone(), "other")
-	if d.Start().Clean {
-		t.Fatal("the clean mark outlived the start after it")
+	for _, left := range []*MemFS{m.Clone(), m.Crash(CrashNone)} {
+		if slices.Contains(names(t, left, "/data"), cleanName) {
+			t.Fatal("the clean mark outlived the start after it")
+		}
 	}
+}
+
+func TestCleanMarkMustFit(t *testing.T) {
+	m := NewMemFS(1)
+	closeDir(t, mustOpenDir(t, m, "boot"))
+	f := func(what string, change func(d *Dir) error, want bool) {
+		t.Helper()
+		m := m.Clone()
+		d := &Dir{fs: m, path: "/data", start: DirStart{Number: 1}}
+		if err := change(d); err != nil {
+			t.Fatal(err)
+		}
+		if got := mustOpenDir(t, m, "boot").Start().Clean; got != want {
+			t.Fatalf("%s: clean %v, want %v", what, got, want)
+		}
+	}
+	f("as it was left", func(d *Dir) error { return nil }, true)
+	f("of another start", func(d *Dir) error { return d.writeSmall(cleanFile, cleanName, cleanStop{start: 7}.encode()) }, false)
+	f("beside a failed note", func(d *Dir) error { return d.writeSmall(failedFile, failedName, failedNote{1, "x"}.encode()) }, false)
+	f("beside a damaged failed note", func(d *Dir) error { return writeSynced(d.fs, "/data/failed", []byte("torn")) }, false)
+	f("damaged", func(d *Dir) error { return d.fs.(*MemFS).FlipBit("/data/clean", 17, 0) }, false)
+	f("of a newer start than running", func(d *Dir) error { return d.fs.Remove("/data/running") }, false)
+	f("beside a damaged running", func(d *Dir) error { return d.fs.(*MemFS).FlipBit("/data/running", 17, 0) }, false)
 }
 
 func TestIdentityIsRefused(t *testing.T) {
@@ -309,8 +333,18 @@ func TestDeleteOrphanPurge(t *testing.T) {
 		}
 	}
 	holds(true)
+	var synced []string
+	m.AfterOp(func(op Op) {
+		if op.Kind == OpSyncDir {
+			synced = append(synced, op.Name)
+		}
+	})
 	if err := d.Delete(a); err != nil {
 		t.Fatal(err)
+	}
+	m.AfterOp(nil)
+	if !slices.Equal(synced, []string{"/data/deleted", "/data/topics/orders"}) {
+		t.Fatalf("synced %v", synced)
 	}
 	if d.Known(a) {
 		t.Fatal("a deleted partition is known")
@@ -419,6 +453,8 @@ func TestScanFindsWhatCannotBeOpened(t *testing.T) {
 	f(1, false) // known, its manifest damaged
 	f(3, true)  // never was
 	f(7, false) // another lies there
+	m.RemoveAll(in + "1")
+	f(1, false) // known, its folder lost
 	if _, err := d.Create("orders", wire.PartitionID{Topic: 6000, Partition: 0}, Options{}, dirNow); !errors.Is(err, fs.ErrExist) {
 		t.Fatalf("create over records without a manifest: %v", err)
 	}
@@ -452,6 +488,12 @@ func TestPointsLostOrDamaged(t *testing.T) {
 	f("nothing", func(m *MemFS) {}, true)
 	f("removed", func(m *MemFS) { m.Remove("/data/recovery-points") }, false)
 	f("a flipped bit", func(m *MemFS) { m.FlipBit("/data/recovery-points", 50, 1) }, false)
+	if l, err := d.Open("orders", ordersID, Options{}, dirNow); err != nil {
+		t.Fatal(err)
+	} else {
+		closeDir(t, d, l)
+	}
+	f("lost after a clean stop, whose ends say the same", func(m *MemFS) { m.Remove("/data/recovery-points") }, true)
 	f("a temporary beside it", func(m *MemFS) {
 		mustWrite(t, mustOpen(t, m, "/data/recovery-points.tmp"), strings.Repeat("torn", 100), 0)
 	}, true)
@@ -514,6 +556,10 @@ func TestReserve(t *testing.T) {
 	}
 	if got := reserved(); got != 0 {
 		t.Fatalf("relieved down to %d blocks", got)
+	}
+	m.SetCapacity(used + 9*pageSize) // room for it and little else
+	if _, err := d.Purge(); err != nil || reserved() != 0 {
+		t.Fatalf("purge with little room: %v, reserve of %d blocks", err, reserved())
 	}
 	m.SetCapacity(used + 64*pageSize)
 	if _, err := d.Purge(); err != nil || reserved() != 16 {

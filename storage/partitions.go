@@ -158,7 +158,8 @@ func (d *Dir) clearLeftover(dir string) error {
 	return d.fs.RemoveAll(dir)
 }
 
-// make writes the manifest last, after the names it vouches for are durable.
+// make writes the manifest last: createLog has made the names durable that it
+// vouches for.
 func (d *Dir) make(dir string, m manifest, o Options, now mem.Now) (l *Log, err error) {
 	defer func() {
 		if err != nil {
@@ -168,20 +169,11 @@ func (d *Dir) make(dir string, m manifest, o Options, now mem.Now) (l *Log, err 
 	if err := mkdirSynced(d.fs, dir); err != nil {
 		return nil, err
 	}
-	if m.id.Topic != wire.MetadataTopic {
-		if err := syncDir(d.fs, d.in(topicsName)); err != nil {
-			return nil, err
-		}
-	}
 	l, err = createLog(d.fs, dir, m.topic, m.id, o, d.files, now)
 	if err != nil {
 		return nil, err
 	}
-	err = syncDir(d.fs, dir)
-	if err == nil {
-		err = writeManifest(d.fs, dir, m)
-	}
-	if err != nil {
+	if err := writeManifest(d.fs, dir, m); err != nil {
 		l.Close()
 		return nil, err
 	}
