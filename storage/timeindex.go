@@ -142,7 +142,7 @@ func readBatch(f io.ReaderAt, pos int64, n int) (*mem.Buf, error) {
 	return buf, wire.Batch(buf.B).Verify()
 }
 
-// decoders are lent to time look-ups; one holds the scratch of one batch.
+// decoders are lent to time look-ups.
 var decoders = sync.Pool{New: func() any { return &wire.Decoder{MaxRecords: maxRelative} }}
 
 var errFound = errors.New("found")
@@ -151,6 +151,7 @@ var errFound = errors.New("found")
 func firstAt(b wire.Batch, t int64, start wire.Offset) (at wire.Offset, time int64, err error) {
 	d := decoders.Get().(*wire.Decoder)
 	defer decoders.Put(d)
+	defer d.Release()
 	at = -1
 	err = b.Records(d, func(r *wire.Record) error {
 		if r.Time < t || r.Offset < start {
