@@ -96,9 +96,9 @@ func (AllocateProducers) appendTo(dst []byte) []byte { return dst }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// print returns a checksum of the command. A request id that comes with
-// another one is a mistake of its sender and must not get the old answer.
-func print(c Command) uint32 {
+// checksum returns one over the command. A request id that comes with another
+// command is a mistake of its sender and must not get the old answer.
+func checksum(c Command) uint32 {
 	if c.requestID() == (wire.UUID{}) {
 		return 0
 	}
@@ -118,7 +118,7 @@ type env struct {
 // records and no error mean that nothing needs to change.
 func (e env) handle(i *Image, cmd Command) ([]record, Result, error) {
 	if r := i.request(cmd.requestID()); r != nil {
-		if r.print != print(cmd) {
+		if r.sum != checksum(cmd) {
 			return nil, Result{}, wire.Errorf(wire.CodeConflict, "request %v was another command before", r.id)
 		}
 		return nil, Result{Offset: r.offset, Topic: r.topic}, nil

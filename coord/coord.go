@@ -277,17 +277,30 @@ func (c *Coord) fail(err error) error {
 	}
 	c.loop.draft, c.loop.answers = nil, nil
 	c.stop()
-	c.loop.tasks, _ = c.inbox.PopAll(c.loop.tasks)
-	for _, t := range c.loop.tasks {
-		t.done(Result{}, wire.Errorf(wire.CodeOffline, "the metadata log has failed"))
-	}
-	c.loop.tasks = nil
+	c.refuse(wire.CodeOffline, "the metadata log has failed")
 	return c.loop.err
 }
 
+// refuse answers all that still waits. The inbox is closed.
+func (c *Coord) refuse(code wire.Code, why string) {
+	if c.inbox.Len() > 0 {
+		c.loop.tasks, _ = c.inbox.PopAll(c.loop.tasks)
+	}
+	for _, t := range c.loop.tasks {
+		t.done(Result{}, wire.Errorf(code, "%s", why))
+	}
+	c.loop.tasks = nil
+}
+
 // Close closes the metadata log and returns its end for the clean mark of its
-// data directory. Run has returned, and no Turn follows.
+// data directory. Run has returned, or never ran, and no Turn follows. What is
+// appended is made durable and answered; what only waits is refused.
 func (c *Coord) Close() (storage.CleanEnd, error) {
+	c.stop()
+	if c.loop.draft != nil {
+		_ = c.flush() // an error stays in loop.err
+	}
+	c.refuse(wire.CodeShuttingDown, "the node stops")
 	if c.loop.err != nil {
 		_, err := c.loop.log.close()
 		return storage.CleanEnd{}, errors.Join(c.loop.err, err)

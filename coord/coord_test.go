@@ -311,6 +311,25 @@ func TestBusy(t *testing.T) {
 	}
 }
 
+func TestClose(t *testing.T) {
+	j := &memJournal{}
+	c := testCoord(j, Options{})
+	os := submit(c, create("a", 1))
+	if _, err := c.Turn(mem.Now{}); err != nil {
+		t.Fatal(err)
+	}
+	os = append(os, submit(c, create("b", 1))...)
+	if _, err := c.Close(); err != nil || j.durable != 1 {
+		t.Fatalf("closed: %v", err)
+	}
+	os = append(os, submit(c, create("c", 1))...)
+	for n, want := range []wire.Code{wire.CodeOK, wire.CodeShuttingDown, wire.CodeShuttingDown} {
+		if os[n].told != 1 || wire.CodeOf(os[n].err) != want {
+			t.Fatalf("command %d: %+v, want %v", n, os[n], want)
+		}
+	}
+}
+
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &memJournal{}

@@ -7,8 +7,8 @@
 // an entry changes state. Live traffic, recovery and tests therefore run the
 // same code, and equal logs give equal state.
 //
-//	Submit ─▶ mailbox ─▶ Turn: handle ─▶ records ─▶ replay into a draft ─▶ append
-//	                     Flush: fsync ─▶ draft becomes the Image ─▶ answers
+//	Submit ─▶ mailbox ─▶ one Turn: handle ─▶ records ─▶ replay into a draft ─▶ append
+//	                     the next: fsync ─▶ the draft becomes the Image ─▶ answers
 //
 // Nothing is answered, and no reader sees anything, before the fsync that makes
 // it durable. While a flush runs nothing is appended. So a valid entry after

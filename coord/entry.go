@@ -11,13 +11,13 @@ import (
 // one turn changed. The changes become durable together, and each applies as a
 // whole.
 //
-//	| version u8 | changes: count, { request UUID | print u32 | records: count, record … } … |
+//	| version u8 | changes: count, { request UUID | sum u32 | records: count, record … } … |
 type entry []change
 
 // A change is what one command did.
 type change struct {
 	request wire.UUID // zero: not remembered
-	print   uint32    // checksum of the command
+	sum     uint32    // checksum of the command
 	records []record
 }
 
@@ -29,7 +29,7 @@ func joinEntry(n int, changes []byte) []byte {
 }
 
 func appendChange(dst []byte, c change) []byte {
-	dst = wire.Append32(append(dst, c.request[:]...), c.print)
+	dst = wire.Append32(append(dst, c.request[:]...), c.sum)
 	dst = wire.AppendCount(dst, len(c.records))
 	for _, r := range c.records {
 		dst = appendRecord(dst, r)
@@ -44,7 +44,7 @@ func readEntry(b []byte) (entry, error) {
 	}
 	e := make(entry, r.Count(21))
 	for i := range e {
-		e[i] = change{request: r.UUID(), print: r.U32()}
+		e[i] = change{request: r.UUID(), sum: r.U32()}
 		for range r.Count(2) {
 			rec, err := readRecord(r)
 			if err != nil {
@@ -69,7 +69,7 @@ func (d *draft) replay(at wire.Offset, e entry) error {
 
 // replayChange applies one change of the entry at d.version.
 func (d *draft) replayChange(c change) error {
-	done := request{id: c.request, print: c.print, offset: d.version}
+	done := request{id: c.request, sum: c.sum, offset: d.version}
 	for _, r := range c.records {
 		if err := r.replay(d); err != nil {
 			return err

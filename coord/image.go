@@ -52,7 +52,7 @@ type Image struct {
 // however often it is sent.
 type request struct {
 	id     wire.UUID
-	print  uint32       // checksum of the command: the id must not come with another one
+	sum    uint32       // checksum of the command: the id must not come with another one
 	topic  wire.TopicID // its result
 	offset wire.Offset  // of its entry
 }

@@ -126,6 +126,9 @@ func (m *metalog) replay(d *draft) error {
 		if err != nil {
 			return err
 		}
+		if r.Len == 0 {
+			return fmt.Errorf("%w: no entry at offset %d, the log ends at %d", wire.ErrCorrupt, at, v.End())
+		}
 		if at, err = m.replayRange(d, at, r); err != nil {
 			return err
 		}
@@ -242,7 +245,12 @@ func (m *metalog) appendEntry(key entryKey, value []byte, now mem.Now) error {
 	batch.Stamp(v.End(), m.vote.vote.term, max(now.Wall, v.LastAppendTime()), false)
 	for {
 		_, err := m.log.AppendStamped([]wire.Batch{batch})
-		if !errors.Is(err, wire.CodeDiskFull) || !m.dir.Relieve() {
+		switch full := errors.Is(err, wire.CodeDiskFull); {
+		case full && m.dir.Relieve():
+		case full || err == nil:
+			return err
+		default:
+			m.dir.Fail(err)
 			return err
 		}
 	}

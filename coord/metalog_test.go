@@ -17,7 +17,6 @@ import (
 
 // A node is a Coord over a disk, as a broker holds it.
 type node struct {
-	disk  *storage.MemFS
 	dir   *storage.Dir
 	coord *Coord
 }
@@ -26,7 +25,11 @@ const dataDir = "/data"
 
 // start opens the data directory and the metadata in it. boot names the run of
 // the machine.
-func start(disk *storage.MemFS, boot string, o Options) (*node, error) {
+func start(disk storage.FS, boot string, o Options) (*node, error) {
+	return startIn(disk, dataDir, boot, o)
+}
+
+func startIn(disk storage.FS, dataDir, boot string, o Options) (*node, error) {
 	ids := byte(0)
 	dir, err := storage.OpenDir(disk, dataDir, storage.DirOptions{
 		Node: 7, Boot: boot, Format: true, Reserve: 64 << 10,
@@ -46,7 +49,7 @@ func start(disk *storage.MemFS, boot string, o Options) (*node, error) {
 	if err != nil {
 		return nil, errors.Join(err, dir.Abandon())
 	}
-	return &node{disk, dir, c}, nil
+	return &node{dir, c}, nil
 }
 
 func mustStart(t *testing.T, disk *storage.MemFS, boot string, o Options) *node {
@@ -570,6 +573,34 @@ func TestFullDisk(t *testing.T) {
 	n = mustStart(t, disk, "one", Options{})
 	if len(n.coord.Image().Topics()) != 2+created {
 		t.Fatalf("%d topics after a restart", len(n.coord.Image().Topics()))
+	}
+}
+
+// TestOnDisk runs over the machine's disk what the other tests run in memory.
+func TestOnDisk(t *testing.T) {
+	name := t.TempDir() + "/data"
+	var last wire.Epoch
+	for at := range 3 {
+		n, err := startIn(storage.OS(), name, "one", Options{SnapshotEvery: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.term() <= last || len(n.coord.Image().Topics()) != at {
+			t.Fatalf("start %d: term %d, %d topics", at, n.term(), len(n.coord.Image().Topics()))
+		}
+		last = n.term()
+		if _, err := n.do(create(fmt.Sprint("t", at), 3)); err != nil {
+			t.Fatal(err)
+		}
+		if at == 1 { // a kill: the files stay as they are, the lock goes
+			n.coord.loop.log.(*metalog).abandon()
+			err = n.dir.Abandon()
+		} else {
+			err = n.stop()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -56,7 +56,7 @@ func (p *proposal) apply(e env, cmd Command) (Result, error) {
 		p.draft = p.image.edit()
 		p.draft.version++
 	}
-	c := change{cmd.requestID(), print(cmd), records}
+	c := change{cmd.requestID(), checksum(cmd), records}
 	if err := p.draft.replayChange(c); err != nil {
 		panic(fmt.Sprintf("BUG: %T does not follow from metadata version %d: %v", cmd, p.image.version, err))
 	}

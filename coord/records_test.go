@@ -32,7 +32,7 @@ func TestRecords(t *testing.T) {
 		t.Helper()
 		b := joinEntry(1, appendChange(nil, change{wire.UUID{5}, 6, []record{r}}))
 		e, err := readEntry(b)
-		if err != nil || len(e) != 1 || e[0].request != (wire.UUID{5}) || e[0].print != 6 {
+		if err != nil || len(e) != 1 || e[0].request != (wire.UUID{5}) || e[0].sum != 6 {
 			t.Fatalf("%T: read back %+v, %v", r, e, err)
 		}
 		if again := joinEntry(1, appendChange(nil, e[0])); !bytes.Equal(again, b) {

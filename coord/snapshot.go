@@ -90,7 +90,7 @@ func readSnapshot(b []byte) (snapshot, error) {
 // appendState appends
 //
 //	| next producer i64 | topics: count, topic … | deleted: count, topic … |
-//	| requests: count, { id UUID | print u32 | topic u64 | offset i64 } … |
+//	| requests: count, { id UUID | sum u32 | topic u64 | offset i64 } … |
 //
 // topics in ascending order of their ids, requests from the oldest to the
 // newest. Equal images give equal bytes.
@@ -104,7 +104,7 @@ func appendState(dst []byte, i *Image) []byte {
 	}
 	dst = wire.AppendCount(dst, len(i.requests))
 	for _, r := range i.requests {
-		dst = wire.Append32(append(dst, r.id[:]...), r.print)
+		dst = wire.Append32(append(dst, r.id[:]...), r.sum)
 		dst = wire.Append64(wire.Append64(dst, r.topic), r.offset)
 	}
 	return dst

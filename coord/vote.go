@@ -18,7 +18,7 @@ import (
 //	0     | magic "TLV" 0x01 | sequence u64 | term i32 | vote i32 | incarnation UUID | CRC u32 of what precedes |
 //	4096  the same
 type vote struct {
-	sequence    uint64      // of the write; the slot is sequence mod 2
+	sequence    uint64      // of the write, from 1; the slot is sequence mod 2
 	term        wire.Epoch  // 0: none yet
 	vote        wire.NodeID // NoNode: none in this term
 	incarnation wire.UUID   // the data directory: on a new disk the node is another voter
@@ -47,7 +47,7 @@ func readVote(b []byte) (vote, error) {
 	switch err := r.Finish(); {
 	case err != nil:
 		return vote{}, err
-	case string(magic) != voteMagic || crc != crc32.Checksum(b[:voteSize-4], castagnoli) || v.term < 1 || v.vote < wire.NoNode:
+	case string(magic) != voteMagic || crc != crc32.Checksum(b[:voteSize-4], castagnoli) || v.sequence < 1 || v.term < 1 || v.vote < wire.NoNode:
 		return vote{}, fmt.Errorf("%w: not a vote", wire.ErrCorrupt)
 	}
 	return v, nil
