@@ -14,9 +14,9 @@ import (
 
 // ConsumerOptions say how a Consumer reads. The zero value is good.
 type ConsumerOptions struct {
-	// BufferBytes bounds what is fetched ahead, over all partitions, in
-	// bytes as they came. A batch larger than PartitionBytes may pass the
-	// bound, once per request in flight. 0 is 64 MiB.
+	// BufferBytes bounds the memory of what is fetched ahead, over all
+	// partitions. Only a batch larger than PartitionBytes may pass the bound,
+	// once per request in flight. 0 is 64 MiB.
 	BufferBytes int64
 
 	// PartitionBytes is how much to fetch of a partition at a time. A batch
@@ -75,7 +75,9 @@ func (o *ConsumerOptions) fill() error {
 	case o.Reset > ResetEnd:
 		return fmt.Errorf("client: reset %d", o.Reset)
 	}
-	o.PartitionBytes = int(min(int64(o.PartitionBytes), o.BufferBytes))
+	for int64(o.PartitionBytes) > 1 && answerMemory(1, o.PartitionBytes) > o.BufferBytes {
+		o.PartitionBytes /= 2
+	}
 	return nil
 }
 

@@ -112,6 +112,20 @@ func (f *fake) create(name string, n int) wire.TopicID {
 	return t.id
 }
 
+// count returns how many requests came for an API.
+func (f *fake) count(a wire.API) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.requests[a]
+}
+
+// intercept sets onCall.
+func (f *fake) intercept(onCall func(c *wire.Call) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onCall = onCall
+}
+
 // part returns a partition, with f.mu held by the caller.
 func (f *fake) part(id wire.TopicID, p int32) (*fakePart, wire.Code) {
 	for _, t := range f.topics {

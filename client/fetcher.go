@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -110,8 +111,7 @@ func (x *Consumer) plan(node wire.NodeID, g *fetching) (ok bool, wait time.Durat
 	if x.closed {
 		return false, 0
 	}
-	now, most := x.c.now(), int64(x.o.PartitionBytes)
-	room := min(x.o.BufferBytes-x.used, maxFetch)
+	now, room := x.c.now(), min(x.o.BufferBytes-x.used, maxFetch)
 	for i := range x.cursors {
 		c := x.cursors[(x.first+i)%len(x.cursors)]
 		if c.leader != node {
@@ -121,23 +121,34 @@ func (x *Consumer) plan(node wire.NodeID, g *fetching) (ok bool, wait time.Durat
 		if w > 0 && (wait == 0 || w < wait) {
 			wait = w
 		}
-		if !ok || g.reserved+most > room {
+		if !ok || answerMemory(len(g.asked)+1, x.o.PartitionBytes) > room {
 			continue
 		}
-		g.reserved += most
 		g.req.Partitions = append(g.req.Partitions, c.request(x.o.PartitionBytes))
 		g.asked = append(g.asked, asked{c, c.turn})
 	}
 	if len(g.asked) == 0 {
 		return false, wait
 	}
+	n := len(g.asked)
+	g.reserved = answerMemory(n, x.o.PartitionBytes)
 	x.used += g.reserved
 	g.req.Replica = wire.NoNode
 	g.req.MaxWaitMillis = uint32(x.o.MaxWait / time.Millisecond)
-	g.req.MinBytes, g.req.MaxBytes = uint32(x.o.MinBytes), uint32(g.reserved)
+	g.req.MinBytes, g.req.MaxBytes = uint32(x.o.MinBytes), uint32(max(n*x.o.PartitionBytes-overhead(n), x.o.PartitionBytes/2))
 	g.req.Plain = x.o.Plain
 	return true, 0
 }
+
+// answerMemory is the size of the buffer that an answer over n partitions will
+// be read into: pools have powers of two. What the answer needs beside records
+// is not asked for, else a request for a full buffer would take the next one.
+func answerMemory(n, partitionBytes int) int64 {
+	return 1 << bits.Len(uint(n*partitionBytes-1))
+}
+
+// overhead is more than what an answer over n partitions takes beside records.
+func overhead(n int) int { return 256 + 128*n }
 
 // fetch sends the request and waits for the answer. A broker that does not
 // answer in time loses the connection.
@@ -197,33 +208,38 @@ func (x *Consumer) land(g *fetching, buf *mem.Buf, err error) {
 
 // failed deals with a cursor whose request failed or was refused.
 func (x *Consumer) failed(c *cursor, err error, r *wire.FetchResult) {
-	switch code := wire.CodeOf(err); {
-	case r != nil && x.o.Reset != ResetNever && code == wire.CodeOutOfRange:
-		to := r.LogStart
-		if x.o.Reset == ResetEnd {
-			to = r.Committed
-		}
-		x.reset(c, max(to, 0))
-	case r != nil && x.o.Reset != ResetNever && code == wire.CodeTruncated:
-		x.reset(c, max(r.DivergeEnd, 0))
-	case stops(err):
+	if stops(err) {
 		c.fail(err, r)
-	default:
-		v := judge(err)
-		c.retry(x.c.now(), x.wait, v.wait)
-		if v.stale {
-			x.refresh()
-		}
+		return
+	}
+	v := judge(err)
+	c.retry(x.c.now(), x.wait, v.wait)
+	if v.stale {
+		x.refresh()
 	}
 }
 
-// reset moves a cursor whose position is gone. What it fetched before and Poll
-// has not returned is dropped with it.
-func (x *Consumer) reset(c *cursor, to wire.Offset) {
-	failures := c.failures
-	x.dropAll(c.rewind(to))
-	c.failures = failures
+// reset moves a cursor that stopped because its position is gone, if the
+// options say so.
+func (x *Consumer) reset(c *cursor) bool {
+	var to wire.Offset
+	switch code := wire.CodeOf(c.err.Err); {
+	case x.o.Reset == ResetNever:
+		return false
+	case code == wire.CodeOutOfRange && x.o.Reset == ResetStart:
+		to = c.err.Start
+	case code == wire.CodeOutOfRange:
+		to = c.err.End
+	case code == wire.CodeTruncated:
+		to = c.err.MatchEnd
+	default:
+		return false
+	}
+	x.dropAll(c.rewind(max(to, 0)))
+	c.err = nil
 	c.retry(x.c.now(), x.wait, 0) // a broker that moves us on and on must not keep us busy
+	x.aim(c)
+	return true
 }
 
 func (x *Consumer) wait(n int, hint time.Duration) time.Duration {

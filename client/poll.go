@@ -46,6 +46,7 @@ func (x *Consumer) Poll(ctx context.Context) ([]Message, error) {
 		if len(x.out) > 0 {
 			return x.out, nil
 		}
+		x.release() // else a wait for room could be for what is held here
 		if err := x.trouble(); err != nil {
 			return nil, err
 		}
@@ -211,13 +212,14 @@ func (x *Consumer) release() {
 	x.held = x.held[:0]
 }
 
-// trouble returns the error Poll has to report when it has no records.
+// trouble returns the error Poll has to report when it has no records. Only now
+// that all before it were returned a position that is gone may be reset.
 func (x *Consumer) trouble() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	stopped, end := true, ErrEnd
 	for _, c := range x.cursors {
-		failed := c.err != nil && len(c.chunks) == 0
+		failed := c.err != nil && len(c.chunks) == 0 && !x.reset(c)
 		if failed && !c.told {
 			c.told = true
 			return c.err

@@ -135,6 +135,7 @@ type Producer struct {
 	futile     int  // refreshes in a row that helped nothing
 	supplying  bool // a producer id is being fetched
 
+	waiters    sync.Pool
 	finished   []*batch // with outcome, callbacks not yet called
 	delivering bool     // somebody is calling them
 	spare      spare
@@ -155,6 +156,7 @@ func (c *Client) NewProducer(o ProducerOptions) (*Producer, error) {
 	}
 	p := &Producer{c: c, o: o, conns: newConns(c), wake: make(chan struct{}, 1), producer: wire.NoProducer,
 		topics: map[string]*outTopic{}, links: map[wire.NodeID]*link{}}
+	p.waiters.New = newWaiter
 	p.ctx, p.cancel = context.WithCancel(c.ctx)
 	if err := c.adopt(p); err != nil {
 		return nil, err
@@ -171,10 +173,10 @@ func (c *Client) NewProducer(o ProducerOptions) (*Producer, error) {
 // If ctx ends first the record may still be sent later, and the error wraps
 // ErrIndefinite unless it was never accepted.
 func (p *Producer) Produce(ctx context.Context, r Record) (Ack, error) {
-	w := waiters.Get().(*waiter)
+	w := p.waiters.Get().(*waiter)
 	f, err := p.accept(ctx, &r, w.done, acceptDirect)
 	if err != nil {
-		waiters.Put(w)
+		p.waiters.Put(w)
 		return Ack{Topic: r.Topic, Partition: r.Partition, Offset: -1}, err
 	}
 	if f != nil {
@@ -182,19 +184,16 @@ func (p *Producer) Produce(ctx context.Context, r Record) (Ack, error) {
 	}
 	select {
 	case <-w.called:
-		ack, err := w.ack, w.err
-		waiters.Put(w)
-		return ack, err
 	default:
+		select {
+		case <-w.called:
+		case <-ctx.Done(): // w is left to its callback
+			return Ack{Topic: r.Topic, Partition: r.Partition, Offset: -1}, fmt.Errorf("%w: %w", ErrIndefinite, ctx.Err())
+		}
 	}
-	select {
-	case <-w.called:
-		ack, err := w.ack, w.err
-		waiters.Put(w)
-		return ack, err
-	case <-ctx.Done(): // w is left to its callback
-		return Ack{Topic: r.Topic, Partition: r.Partition, Offset: -1}, fmt.Errorf("%w: %w", ErrIndefinite, ctx.Err())
-	}
+	ack, err := w.ack, w.err
+	p.waiters.Put(w)
+	return ack, err
 }
 
 // A waiter carries an outcome to a Produce that waits.
@@ -205,14 +204,14 @@ type waiter struct {
 	err    error
 }
 
-var waiters = sync.Pool{New: func() any {
+func newWaiter() any {
 	w := &waiter{called: make(chan struct{}, 1)}
 	w.done = func(a Ack, err error) {
 		w.ack, w.err = a, err
 		w.called <- struct{}{}
 	}
 	return w
-}}
+}
 
 // ProduceAsync gives a record to be sent and returns once it is buffered,
 // waiting while the buffer is full. An error means that it was not accepted;
