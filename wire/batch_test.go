@@ -247,6 +247,15 @@ func TestVerifyProduce(t *testing.T) {
 	changed(put32(atLastOffsetDelta, 3), CodeInvalidBatch) // the same
 	changed(put32(atLastOffsetDelta, 1<<31), CodeInvalidBatch)
 
+	changed(func(b Batch) { put32(atRecordCount, 0)(b); put32(atLastOffsetDelta, 0)(b) }, CodeInvalidBatch)
+	f(edit(good[:HeaderSize], func(b Batch) { // what compaction leaves is not for producers
+		put32(atBatchLength, HeaderSize)(b)
+		put32(atRecordsCRC, 0)(b)
+		put32(atRecordCount, 0)(b)
+		put32(atRecordsLength, 0)(b)
+		b.SetProducer(NoProducer, -1, -1)
+	}), CodeInvalidBatch)
+
 	// times
 	changed(put64(atMaxTime, 1699999999999), CodeInvalidBatch) // below baseTime
 

@@ -351,13 +351,20 @@ func TestFetchResponseWithoutItsRange(t *testing.T) {
 		t.Fatalf("%+v, %v", back, err)
 	}
 
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic when Bytes and Data differ")
-		}
-	}()
-	m.Partitions[0].Data = []byte("four")
-	m.AppendTo(nil, 0)
+	panics := func(results ...FetchResult) {
+		t.Helper()
+		defer func() {
+			if recover() == nil {
+				t.Errorf("no panic over %+v", results)
+			}
+		}()
+		(&FetchResponse{Partitions: results}).AppendTo(nil, 0)
+	}
+	five, four := []byte("range"), []byte("four")
+	panics(FetchResult{Bytes: 5, Data: four})
+	panics(FetchResult{Bytes: 4, Data: four}, FetchResult{Bytes: 5})             // one here, one as a file
+	panics(FetchResult{Bytes: 5}, FetchResult{Bytes: 4, Data: four})             //
+	panics(FetchResult{Bytes: 4, Data: five}, FetchResult{Bytes: 5, Data: four}) // the sums agree
 }
 
 // TestDecodeAllocs: decoding the requests of the hot paths into a used message
