@@ -86,8 +86,6 @@ type answer struct {
 	err    error
 }
 
-func (a answer) tell() { a.done(a.result, a.err) }
-
 // Open opens the metadata log in the first data directory, or makes it if that
 // is empty, replays it and begins a new term. When it returns all that Image
 // shows is durable. The error wraps ErrDamaged if metadata was lost. A turn
@@ -135,8 +133,9 @@ func (c *Coord) Image() *Image { return c.image.Load() }
 func (c *Coord) Recovery() storage.RecoveryReport { return c.found }
 
 // Submit asks for a command. done is called exactly once, when the outcome is
-// durable and Image shows it: by the goroutine inside Run or Turn, or before Submit returns if the command is refused. It must
-// not block. Beside the command's own errors there are
+// durable and Image shows it: by the goroutine inside Run or Turn, or before
+// Submit returns if the command is refused. It must not block. Beside the
+// command's own errors there are
 //
 //	BUSY           too many commands wait
 //	DISK_FULL      the metadata log has no room
@@ -310,6 +309,6 @@ func (c *Coord) Close() (storage.CleanEnd, error) {
 
 func tell(as []answer) {
 	for _, a := range as {
-		a.tell()
+		a.done(a.result, a.err)
 	}
 }

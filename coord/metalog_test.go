@@ -125,7 +125,8 @@ func (w *world) producer(n *node) error {
 }
 
 // script is what a node does in two starts, with a snapshot every few entries.
-// It ends at the first error.
+// Some entries span pages of the disk, others share one. It ends at the first
+// error.
 func script(disk *storage.MemFS, w *world) error {
 	o := Options{SnapshotEvery: 3}
 	n, err := start(disk, "one", o)
@@ -136,7 +137,7 @@ func script(disk *storage.MemFS, w *world) error {
 	steps := []func() error{
 		func() error { return w.ask(n, 1, create("a", 2, "flush=sync")) },
 		func() error { return w.producer(n) },
-		func() error { return w.ask(n, 2, create("b", 1)) },
+		func() error { return w.ask(n, 2, create("b", 1200)) },
 		func() error { return w.ask(n, 3, DeleteTopic{ID: w.told[wire.UUID{1}].Topic}) },
 		func() error { return w.ask(n, 4, create("a", 1)) },
 		func() error { return n.stop() },
@@ -148,7 +149,7 @@ func script(disk *storage.MemFS, w *world) error {
 		},
 		func() error { return w.producer(n) },
 		func() error { _, err := n.do(BumpEpochs{n.dir.ID()}); return err },
-		func() error { return w.ask(n, 5, create("c", 1)) },
+		func() error { return w.ask(n, 5, create("c", 500)) },
 		func() error { _, err := n.do(ForgetTopics{[]wire.TopicID{w.told[wire.UUID{1}].Topic}}); return err },
 		func() error { return w.ask(n, 6, create("d", 1)) },
 		func() error { return n.stop() },
@@ -221,7 +222,7 @@ func TestCrash(t *testing.T) {
 		disk, w := storage.NewMemFS(uint64(stops)), newWorld()
 		disk.StopAfter(stops)
 		finished = script(disk, w) == nil
-		for name, crashed := range disk.Crashes(8) {
+		for name, crashed := range disk.Crashes(24) {
 			after := *w
 			if err := after.check(crashed); err != nil {
 				t.Fatalf("stopped after %d operations, %s: %v", stops, name, err)
