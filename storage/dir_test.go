@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -767,4 +768,53 @@ func TestDirFailures(t *testing.T) {
 	f("delete", func(d *Dir) error { return d.Delete(ordersID) })
 	f("orphan", func(d *Dir) error { return d.Orphan("/data/topics/orders/partition-0003") })
 	f("close", func(d *Dir) error { return d.Close(nil) })
+}
+
+// TestDirConcurrent is for the race detector: names change, points are saved,
+// logs are opened and questions asked at once.
+func TestDirConcurrent(t *testing.T) {
+	d := mustOpenDir(t, NewMemFS(1), "boot")
+	const n = 20
+	var points []Point
+	for i := range int32(n) {
+		mustCreate(t, d, wire.PartitionID{Topic: 5000, Partition: i}).Close()
+		points = append(points, somePoint(5000, i))
+	}
+	var wg sync.WaitGroup
+	each := func(do func(i int32) error) {
+		wg.Go(func() {
+			for i := range int32(n) {
+				if err := do(i); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	each(func(i int32) error {
+		id := wire.PartitionID{Topic: 6000, Partition: i}
+		l, err := d.Create("audit", id, Options{}, dirNow)
+		if err != nil {
+			return err
+		}
+		l.Close()
+		return d.Delete(id)
+	})
+	each(func(i int32) error { return d.SavePoints(points[:i+1]) })
+	each(func(i int32) error {
+		l, err := d.Open("orders", wire.PartitionID{Topic: 5000, Partition: i}, Options{}, dirNow)
+		if err != nil {
+			return err
+		}
+		_, err = l.Close()
+		return err
+	})
+	each(func(i int32) error { _, err := d.Purge(); return err })
+	each(func(i int32) error {
+		d.Known(points[i].ID)
+		d.Report()
+		d.Failed()
+		_, err := d.Holds(6000)
+		return err
+	})
+	wg.Wait()
 }

@@ -19,6 +19,36 @@
 // The last segment is the active one; all others are sealed: never written
 // again, only removed whole. No file is reused.
 //
+// # A data directory
+//
+//	identity         whose it is: node, cluster, its own id; written once
+//	running          this start's number and the kernel's boot id
+//	clean            a stop in order: the running start's number, every log's end
+//	failed           an fsync failed: the page cache is not to be believed
+//	recovery-points  every log's recovery point, sorted by partition
+//	reserve          64 MiB for metadata, starts, deletes and trims on a full disk
+//	deleted/         partitions to be unlinked; orphans/ those nobody names
+//	quarantine/      bytes that recovery cut
+//
+// Each of the first five, a manifest and leader-epoch-checkpoint is replaced
+// whole: temporary, fsync, rename, fsync of the folder (checkpoint.go). Magic,
+// version, length and CRC stand before the body; one that does not fit them all
+// is not believed in any part. What that costs: an identity, the start; a
+// manifest, that partition; clean or running, the stop counts as unclean and the
+// machine as rebooted; recovery-points, logs are scanned from their start.
+//
+//	running  clean of that start  failed  boot id   means
+//	yes      yes                  no      any       clean: logs are where it says
+//	yes      no                   no      equal     a process died: unsynced bytes live
+//	yes      else                         else      unsynced bytes may be lost
+//
+// The last case stands in running until Recovered, so that a death during
+// recovery does not look like the second one.
+//
+// The manifest is the last file of a new partition and the folder's name in
+// topics/<topic> is durable before it, so there is a partition or there is none.
+// Delete and Orphan are one rename, the new parent synced before the old one.
+//
 // # Indexes
 //
 //	.index      | rel u32 | pos u32 |

@@ -160,11 +160,11 @@ func (f osFile) control(op string, call func(fd int) error) error {
 	err = conn.Control(func(fd uintptr) {
 		failed = retry(func() error { return call(int(fd)) })
 	})
-	if err == nil {
-		err = failed
-	}
 	if err != nil {
-		return &fs.PathError{Op: op, Path: f.Name(), Err: err}
+		failed = fs.ErrClosed // Control has no other error
+	}
+	if failed != nil {
+		return &fs.PathError{Op: op, Path: f.Name(), Err: failed}
 	}
 	return nil
 }

@@ -1,0 +1,162 @@
+package storage
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestOSFile(t *testing.T) {
+	dir := t.TempDir()
+	d := OS()
+	f := mustOpen(t, d, dir+"/f")
+	defer f.Close()
+	mustWrite(t, f, "record", 0)
+	if err := errors.Join(f.Sync(), d.SyncDir(dir), f.DropCache(0, 0), f.Prefetch(0, 6)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Allocate(0, 1<<20); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		t.Fatal(err)
+	} else if err == nil {
+		var st unix.Stat_t
+		if err := unix.Stat(dir+"/f", &st); err != nil || st.Size != 6 || st.Blocks*512 < 1<<20 {
+			t.Fatalf("allocated: size %d, %d bytes of blocks, %v", st.Size, st.Blocks*512, err)
+		}
+	}
+	b := make([]byte, 6)
+	fd := f.(interface{ SysFd() uintptr }).SysFd()
+	if n, err := unix.Pread(int(fd), b, 0); n != 6 || string(b) != "record" {
+		t.Fatalf("read by descriptor: %q, %v", b[:n], err)
+	}
+	empty, err := f.Map(0)
+	if err != nil || len(empty.Bytes()) != 0 || empty.Close() != nil {
+		t.Fatalf("an empty mapping: %v", err)
+	}
+	total, free, err := d.Space(dir)
+	if err != nil || free <= 0 || total < free {
+		t.Fatalf("space: %d of %d, %v", free, total, err)
+	}
+	if err := f.Truncate(3); err != nil || content(t, d, dir+"/f") != "rec" {
+		t.Fatalf("truncate: %v", err)
+	}
+}
+
+func TestOSErrors(t *testing.T) {
+	dir := t.TempDir()
+	d := OS()
+	f := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Fatalf("%s: %v, want %v", what, err, want)
+		}
+	}
+	_, err := d.Open(dir+"/absent", ReadWrite)
+	f("open", err, fs.ErrNotExist)
+	_, err = d.Stat(dir + "/absent")
+	f("stat", err, fs.ErrNotExist)
+	_, err = d.ReadDir(dir + "/absent")
+	f("readdir", err, fs.ErrNotExist)
+	f("remove", d.Remove(dir+"/absent"), fs.ErrNotExist)
+	f("remove all", d.RemoveAll(dir+"/absent"), nil)
+	f("syncdir", d.SyncDir(dir+"/absent"), fs.ErrNotExist)
+	_, _, err = d.Space(dir + "/absent")
+	f("space", err, fs.ErrNotExist)
+
+	file := durableOS(t, dir+"/f")
+	_, err = d.Open(dir+"/f", CreateNew)
+	f("create new", err, fs.ErrExist)
+	reader, err := d.Open(dir+"/f", Read)
+	f("open for reading", err, nil)
+	_, err = reader.WriteAt([]byte("x"), 0)
+	f("write to what is open for reading", err, unix.EBADF)
+	f("close", reader.Close(), nil)
+	f("sync after close", reader.Sync(), fs.ErrClosed)
+	f("close again", reader.Close(), fs.ErrClosed)
+	f("close", file.Close(), nil)
+}
+
+func durableOS(t *testing.T, name string) File {
+	t.Helper()
+	f := mustOpen(t, OS(), name)
+	mustWrite(t, f, "record", 0)
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestDirOnTheRealDisk opens a directory as two processes would: the second one
+// is refused while the first lives, and finds an unclean stop once it is dead.
+func TestDirOnTheRealDisk(t *testing.T) {
+	if dir := os.Getenv("STORAGE_TEST_HOLD"); dir != "" {
+		o := testDir("boot")
+		d, err := OpenDir(OS(), dir, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Create("orders", ordersID, Options{}, dirNow); err != nil {
+			t.Fatal(err)
+		}
+		os.Stdout.WriteString("held\n")
+		select {} // until it is killed
+	}
+
+	dir := t.TempDir() + "/data"
+	child := exec.Command(os.Args[0], "-test.run=^TestDirOnTheRealDisk$")
+	child.Env = append(os.Environ(), "STORAGE_TEST_HOLD="+dir)
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 5)
+	if _, err := out.Read(line); err != nil || string(line) != "held\n" {
+		t.Fatalf("the child said %q, %v", line, err)
+	}
+	if _, err := OpenDir(OS(), dir, testDir("boot")); !errors.Is(err, ErrLocked) {
+		t.Fatalf("while another process has it: %v", err)
+	}
+	child.Process.Kill()
+	child.Wait()
+
+	d, err := OpenDir(OS(), dir, testDir("boot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := d.Start(); s.Clean || !s.SameBoot || len(d.Partitions()) != 1 {
+		t.Fatalf("after the death of the other: %+v, %v", s, d.Partitions())
+	}
+	l, err := d.Open("orders", ordersID, Options{}, dirNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := OS().Stat(dir + "/reserve"); err == nil && e.Size != 16*pageSize {
+		t.Fatalf("reserve of %d bytes", e.Size)
+	}
+	if !d.Relieve() {
+		t.Fatal("nothing to relieve")
+	}
+	closeDir(t, d, l)
+	d = mustReopenOS(t, dir)
+	if !d.Start().Clean {
+		t.Fatal("after a clean stop")
+	}
+	if err := errors.Join(d.Delete(ordersID), d.Close(nil)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustReopenOS(t *testing.T, dir string) *Dir {
+	t.Helper()
+	d, err := OpenDir(OS(), dir, testDir("boot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
