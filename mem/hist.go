@@ -79,17 +79,15 @@ func (h *Hist) rank(q float64, n uint64) int64 {
 	if n == 0 {
 		return 0
 	}
-	want := uint64(math.Ceil(q * float64(n)))
+	want := max(uint64(math.Ceil(q*float64(n))), 1)
 	if want >= n {
 		return h.Max()
 	}
-	var seen uint64
-	for i := range h.counts {
-		if seen += h.counts[i].Load(); seen >= max(want, 1) {
-			return min(middle(i), h.Max())
-		}
+	i := 0
+	for seen := h.counts[0].Load(); seen < want; seen += h.counts[i].Load() {
+		i++ // ends, since counts only grow and had want in them
 	}
-	return h.Max()
+	return min(middle(i), h.Max())
 }
 
 // A Snapshot is what a histogram says at one moment.

@@ -31,7 +31,7 @@ const maxWallMillis = 7_258_118_400_000
 // so a minute takes ten. One that is farther away is not followed at all,
 // since it may be wrong and come back; after ten minutes of the same
 // difference it is right, and the stamp clock steps to it. A wall clock that
-// jumps to and fro therefore never moves the stamps.
+// jumps far to and fro therefore never moves the stamps.
 //
 // The stamps never go back but by such a step. One goroutine at a time.
 type StampClock struct {
