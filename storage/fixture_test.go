@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/teralog/teralog/mem"
@@ -222,3 +223,5 @@ func logName(base wire.Offset) string { return segmentName(logDir, base, logSuff
 const noTime = math.MinInt64
 
 func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
+func below(rnd *rand.Rand, n wire.Offset) wire.Offset { return wire.Offset(rnd.Int64N(int64(n))) }

@@ -163,16 +163,11 @@ func (x *entries) time(i int, c Clock) int64 {
 	return int64(binary.LittleEndian.Uint64(t))
 }
 
-// holding returns the last entry at or before rel, the first if none is.
-func (x *entries) holding(rel uint32) place {
-	n := sort.Search(x.len(), func(i int) bool { return x.place(i).rel > rel })
-	return x.place(max(n-1, 0))
-}
-
-// reaching returns the last entry whose batch starts at or before both rel and pos.
-func (x *entries) reaching(rel, pos uint32) place {
+// reaching returns the number of the last entry whose batch starts at or before
+// both rel and pos, 0 if there is none.
+func (x *entries) reaching(rel, pos uint32) int {
 	n := sort.Search(x.len(), func(i int) bool { p := x.place(i); return p.rel > rel || p.pos > pos })
-	return x.place(max(n-1, 0))
+	return max(n-1, 0)
 }
 
 // A trailer ends the index files of a sealed segment. It ties them to the log

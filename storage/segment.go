@@ -191,12 +191,13 @@ type probe struct {
 	byTime   bool
 	clock    Clock
 	t        int64
+	times    bool // the entry's times are wanted too
 }
 
 // find returns the start of the batch that p names in the picture t of s, which
 // the caller has taken. Index files that cannot be read, or do not fit the
 // segment, are replaced by a walk over the headers.
-func (s *segment) find(t *tail, p probe) (place, error) {
+func (s *segment) find(t *tail, p probe) (entry, error) {
 	x, err := s.entries(t)
 	if err == nil {
 		if at, ok := x.guarded(p); ok {
@@ -204,10 +205,10 @@ func (s *segment) find(t *tail, p probe) (place, error) {
 		}
 	}
 	if err := s.rebuild(t); err != nil {
-		return place{}, err
+		return entry{}, err
 	}
 	if x, err = s.entries(t); err != nil {
-		return place{}, err
+		return entry{}, err
 	}
 	at, _ := x.guarded(p)
 	return at, nil
@@ -230,12 +231,20 @@ func (s *segment) entries(t *tail) (entries, error) {
 }
 
 // guarded searches; ok is false if the mapped file faults.
-func (x *entries) guarded(p probe) (at place, ok bool) {
+func (x *entries) guarded(p probe) (at entry, ok bool) {
+	if x.len() == 0 {
+		return entry{maxTime: math.MinInt64, maxAppend: math.MinInt64}, true
+	}
 	ok = guard(func() {
+		i := x.reaching(p.rel, p.pos)
 		if p.byTime {
-			at = x.before(p.clock, p.t)
+			i = x.before(p.clock, p.t)
+		}
+		if p.times {
+			at = x.at(i)
 		} else {
-			at = x.reaching(p.rel, p.pos)
+			q := x.place(i)
+			at = entry{rel: q.rel, pos: q.pos}
 		}
 	})
 	return at, ok

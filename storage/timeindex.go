@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"io"
+	"math"
 	"sort"
 	"sync"
 
@@ -18,11 +19,11 @@ const (
 	AppendTime              // the leader's stamp clock at the append
 )
 
-// before returns the last entry before which no batch of the segment reaches t,
-// the first entry if there is no such.
-func (x *entries) before(c Clock, t int64) place {
+// before returns the number of the last entry before which no batch of the
+// segment reaches t, 0 if there is none.
+func (x *entries) before(c Clock, t int64) int {
 	n := sort.Search(x.len(), func(i int) bool { return x.time(i, c) >= t })
-	return x.place(max(n-1, 0))
+	return max(n-1, 0)
 }
 
 func (t *tail) max(c Clock) int64 {
@@ -114,19 +115,38 @@ func (v *View) findRecord(f File, w *walker, b wire.Batch, c Clock, t int64) (wi
 		}
 		return max(b.BaseOffset(), v.start), b.AppendTime(), nil
 	}
+	at, time := wire.Offset(-1), int64(0)
+	err := v.records(f, w, b, func(r *wire.Record) error {
+		if r.Time < t || r.Offset < v.start {
+			return nil
+		}
+		at, time = r.Offset, r.Time
+		return errFound
+	})
+	return at, time, err
+}
+
+// records calls use with the records of the batch b that stands at w, until it
+// returns errFound. A damaged batch is remembered and a *CorruptRange.
+func (v *View) records(f File, w *walker, b wire.Batch, use func(*wire.Record) error) error {
 	base, next := b.BaseOffset(), b.NextOffset()
 	buf, err := readBatch(f, w.pos, b.Len())
 	if buf != nil {
 		defer buf.Release()
 	}
-	if errors.Is(err, wire.ErrCorrupt) {
-		v.home.damage.add(base, next)
-		return -1, 0, &CorruptRange{base, next}
+	if err == nil {
+		d := decoders.Get().(*wire.Decoder)
+		defer decoders.Put(d)
+		defer d.Release()
+		err = wire.Batch(buf.B).Records(d, use)
 	}
-	if err != nil {
-		return -1, 0, err
+	switch {
+	case err == nil || err == errFound:
+		return nil
+	case errors.Is(err, wire.ErrCorrupt):
+		return v.home.damage.add(base, next)
 	}
-	return firstAt(wire.Batch(buf.B), t, v.start)
+	return storageError(err)
 }
 
 // readBatch reads the whole batch at pos and verifies it. The buffer is the
@@ -147,21 +167,86 @@ var decoders = sync.Pool{New: func() any { return &wire.Decoder{MaxRecords: maxR
 
 var errFound = errors.New("found")
 
-// firstAt returns the first record of b at or behind start with a time ≥ t.
-func firstAt(b wire.Batch, t int64, start wire.Offset) (at wire.Offset, time int64, err error) {
-	d := decoders.Get().(*wire.Decoder)
-	defer decoders.Put(d)
-	defer d.Release()
-	at = -1
-	err = b.Records(d, func(r *wire.Record) error {
-		if r.Time < t || r.Offset < start {
-			return nil
+// FindGreatest returns the first offset below bound that has the greatest event
+// time of all from Start to bound, and that time; -1 if there is no record.
+// Where only a part of a segment counts it reads that part's headers, and the
+// records of a batch of which only a part counts.
+func (v *View) FindGreatest(bound wire.Offset) (wire.Offset, int64, error) {
+	bound = min(bound, v.End())
+	best := int64(math.MinInt64)
+	for i := v.holds(v.start); i <= len(v.sealed); i++ {
+		s, x := v.picture(i)
+		if s.base >= bound {
+			break
 		}
-		at, time = r.Offset, r.Time
-		return errFound
-	})
-	if err == errFound {
-		err = nil
+		greatest := x.maxTime
+		if s.base < v.start || x.end > bound {
+			var err error
+			if greatest, err = v.greatestIn(s, x, bound); err != nil {
+				return -1, 0, err
+			}
+		}
+		best = max(best, greatest)
 	}
-	return at, time, err
+	if best == math.MinInt64 {
+		return -1, 0, nil
+	}
+	return v.FindTime(EventTime, best, bound)
+}
+
+// greatestIn returns the greatest event time in s from the view's start to
+// bound. What lies before an index entry is known from it, if all that counts.
+func (v *View) greatestIn(s *segment, x *tail, bound wire.Offset) (int64, error) {
+	f, err := v.home.files.take(s)
+	if err == errGone {
+		return math.MinInt64, nil
+	}
+	if err != nil {
+		return 0, storageError(err)
+	}
+	defer s.done()
+	p := probe{rel: clamp(int64(bound - s.base)), pos: math.MaxUint32, times: true}
+	if s.base < v.start {
+		p.rel = clamp(int64(v.start - s.base))
+	}
+	e, err := s.find(x, p)
+	if err != nil {
+		return 0, storageError(err)
+	}
+	greatest := e.maxTime
+	if s.base < v.start {
+		greatest = math.MinInt64
+	}
+	w := newWalker(f, v.home.id, int64(e.pos), s.base+wire.Offset(e.rel), x.size, scanBytes)
+	defer w.close()
+	for w.next < bound {
+		b, err := w.header()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return 0, v.damaged(s, x, &w, err)
+		}
+		t := eventTime(b)
+		if b.BaseOffset() < v.start || b.NextOffset() > bound {
+			if t, err = v.greatestOf(f, &w, b, bound); err != nil {
+				return 0, err
+			}
+		}
+		greatest = max(greatest, t)
+		w.skip(b)
+	}
+	return greatest, nil
+}
+
+// greatestOf looks into the batch b that stands at w.
+func (v *View) greatestOf(f File, w *walker, b wire.Batch, bound wire.Offset) (int64, error) {
+	greatest := int64(math.MinInt64)
+	err := v.records(f, w, b, func(r *wire.Record) error {
+		if r.Offset >= v.start && r.Offset < bound {
+			greatest = max(greatest, r.Time)
+		}
+		return nil
+	})
+	return greatest, err
 }
