@@ -1,7 +1,9 @@
 package mem
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/valyala/bytebufferpool"
@@ -42,13 +44,13 @@ func (b *Buf) Release() {
 }
 
 // poison is what released memory is filled with when Checked.
-const poison = 0xDB
+var poison = bytes.Repeat([]byte{0xDB}, 4<<10)
 
 // bury poisons b's memory and returns a new Buf for it. The old one stays
 // dead, so that a late Release is seen even after the memory was given out again.
 func (b *Buf) bury() *Buf {
-	for i := range b.memory.B {
-		b.memory.B[i] = poison
+	for m := b.memory.B; len(m) > 0; {
+		m = m[copy(m, poison):]
 	}
 	memory := b.memory
 	b.B, b.memory = nil, nil
@@ -57,9 +59,9 @@ func (b *Buf) bury() *Buf {
 
 // exhume panics if somebody wrote to b's memory while it lay in the pool.
 func (b *Buf) exhume() {
-	for i, c := range b.memory.B {
-		if c != poison {
-			panic(fmt.Sprintf("BUG: byte %d of a released buffer of pool %q was overwritten with %#02x", i, b.pool.name, c))
-		}
+	if bytes.Count(b.memory.B, poison[:1]) == len(b.memory.B) {
+		return
 	}
+	at := slices.IndexFunc(b.memory.B, func(c byte) bool { return c != poison[0] })
+	panic(fmt.Sprintf("BUG: byte %d of a released buffer of pool %q was overwritten with %#02x", at, b.pool.name, b.memory.B[at]))
 }
