@@ -114,8 +114,8 @@ func (m *metalog) openLog(now mem.Now) (err error) {
 	return err
 }
 
-// replay applies the log from the draft's version on. Damage below it was
-// stood for by a snapshot, damage above it is an error.
+// replay applies the entries after the draft's version. Each is verified again,
+// since recovery looks only at what lies above the recovery point.
 func (m *metalog) replay(d *draft) error {
 	v := m.log.View()
 	if first := d.version + 1; first < v.Start() || first > v.End() {
