@@ -1,0 +1,270 @@
+// Package broker is the server: it wires the rooms together and answers
+// requests.
+//
+// A request is decoded, checked at the gate, handed to the room that decides,
+// and its outcome encoded; what a handler would have to decide itself belongs
+// into a room below. Metadata changes come from coord as a new image, which
+// apply.go makes true on disk; a request for records parks in park.go until
+// its partitions have some.
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/teralog/teralog/coord"
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/repl"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// An Env is the world a broker runs in: the disk, the network, time and
+// chance. NewEnv gives the real one; the simulator makes its own.
+type Env struct {
+	FS    storage.FS
+	Boot  string           // changes with every start of the machine
+	NewID func() wire.UUID // random
+	Clock *mem.Clock       // nil in a simulator, which passes its own time to Turn
+	Log   *slog.Logger
+	// Manual says that no goroutine is started: things happen in Turn only.
+	Manual bool
+}
+
+// NewEnv returns the real world.
+func NewEnv(log *slog.Logger) (Env, error) {
+	boot, err := bootID()
+	if err != nil {
+		return Env{}, err
+	}
+	return Env{FS: storage.OS(), Boot: boot, NewID: randomID, Clock: mem.NewClock(), Log: log}, nil
+}
+
+func randomID() (id wire.UUID) {
+	rand.Read(id[:]) // it never fails
+	return id
+}
+
+// A Broker is one node. ServeCall may be called from anywhere; in a manual
+// broker everything belongs to the one thread that calls Turn.
+type Broker struct {
+	config Config
+	env    Env
+	log    *slog.Logger
+
+	dirs  []*storage.Dir // the first holds the metadata log
+	coord *coord.Coord
+	set   *repl.Set
+	wheel *mem.Wheel
+	hosts hosts // what of the metadata is true on disk here
+
+	now   atomic.Pointer[mem.Now] // of a manual broker: that of the last Turn
+	ready chan *fetch             // parked fetches to look at again
+	work  chan func()             // look-ups that read the disk, and decoding
+	lot   lot                     // where parked fetches stand
+	addr  atomic.Pointer[string]  // told to clients
+
+	server *wire.Server
+	fatal  chan error // why the process must end
+	loops  sync.WaitGroup
+}
+
+// Bounds of what waits inside a broker, inclusive. What comes on top is
+// answered BUSY.
+const (
+	maxParked  = 1 << 14 // fetches
+	maxWork    = 1 << 10 // look-ups by time and decoding
+	maxBatches = 1 << 14 // batches of one produce request
+)
+
+// New opens the data directories, recovers everything in them and makes the
+// files agree with the metadata. Nothing is served before Run or Turn.
+func New(c Config, e Env) (*Broker, error) {
+	b := &Broker{
+		config: c, env: e, log: e.Log,
+		wheel: mem.NewWheel(),
+		ready: make(chan *fetch, maxParked),
+		work:  make(chan func(), maxWork),
+		fatal: make(chan error, 1),
+	}
+	if err := b.open(); err != nil {
+		b.abandon()
+		return nil, err
+	}
+	b.server = &wire.Server{
+		Handler:     b,
+		Hello:       b.hello,
+		Budget:      mem.NewBudget(c.Memory),
+		MaxConns:    c.MaxConnections,
+		IdleTimeout: c.IdleTimeout,
+		Log:         e.Log,
+	}
+	return b, nil
+}
+
+// time returns the present: the clock's, or in a manual broker the last Turn's.
+func (b *Broker) time() mem.Now {
+	if b.env.Clock != nil {
+		return b.env.Clock.Now()
+	}
+	return *b.now.Load()
+}
+
+func (b *Broker) hello() wire.HelloResponse {
+	return wire.HelloResponse{
+		Cluster:  b.dirs[0].Cluster(),
+		Node:     b.config.Node,
+		Software: "teralog " + wire.Software,
+		MaxBatch: wire.MaxBatchBytes,
+	}
+}
+
+// Cluster returns the id of the cluster the broker belongs to.
+func (b *Broker) Cluster() wire.UUID { return b.dirs[0].Cluster() }
+
+// Set returns the partitions hosted here.
+func (b *Broker) Set() *repl.Set { return b.set }
+
+// Image returns the newest metadata.
+func (b *Broker) Image() *coord.Image { return b.coord.Image() }
+
+// Stats returns the counters of the server's connections.
+func (b *Broker) Stats() wire.ServerStats { return b.server.Stats() }
+
+// Recovery returns what was found and done at the start, a line each.
+func (b *Broker) Recovery() []string {
+	var lines []string
+	for _, d := range b.dirs {
+		lines = append(lines, d.Report()...)
+	}
+	return append(lines, b.hosts.report()...)
+}
+
+// Run serves on ln until ctx is done, then stops cleanly: requests in flight
+// are answered, everything is fsynced, and the clean marks are written. An
+// error means that the stop was not clean.
+func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
+	addr := b.config.Advertise
+	if addr == "" {
+		addr = ln.Addr().String()
+	}
+	b.addr.Store(&addr)
+
+	// The loops outlive the connections: what is in flight needs them.
+	loops, stop := context.WithCancel(context.Background())
+	defer stop()
+	b.loop(func() { b.report(b.set.Run(loops)) })
+	b.loop(func() { b.report(b.coord.Run(loops)) })
+	b.loop(func() { b.runHosts(loops) })
+	b.loop(func() { b.runWheel(loops) })
+	for range runtime.GOMAXPROCS(0) {
+		b.loop(func() { b.runReady(loops) })
+		b.loop(func() { b.runWork(loops) })
+	}
+	served := make(chan error, 1)
+	go func() { served <- b.server.Serve(ln) }()
+
+	var failure error
+	select {
+	case <-ctx.Done():
+	case failure = <-b.fatal:
+	case failure = <-served:
+	}
+	drain, cancel := context.WithTimeout(context.Background(), b.config.DrainTimeout)
+	defer cancel()
+	b.unpark()
+	if err := b.server.Shutdown(drain); err != nil {
+		b.log.Warn("connections were cut with requests in flight", "err", err)
+	}
+	stop()
+	b.loops.Wait()
+	if failure != nil {
+		b.abandon()
+		return failure
+	}
+	return b.Close()
+}
+
+func (b *Broker) loop(f func()) {
+	b.loops.Add(1)
+	go func() {
+		defer b.loops.Done()
+		f()
+	}()
+}
+
+// report notes an error that must end the process.
+func (b *Broker) report(err error) {
+	if err == nil {
+		return
+	}
+	select {
+	case b.fatal <- err:
+	default:
+	}
+}
+
+// Fatal returns the error for which a manual broker must be taken down, once.
+func (b *Broker) Fatal() error {
+	select {
+	case err := <-b.fatal:
+		return err
+	default:
+		return nil
+	}
+}
+
+// Close stops a broker that does not run: it flushes and closes every log and
+// writes the clean marks last.
+func (b *Broker) Close() error {
+	ends := b.set.Close()
+	end, err := b.coord.Close()
+	if err != nil {
+		delete(ends, b.dirs[0])
+	} else if list, ok := ends[b.dirs[0]]; ok {
+		ends[b.dirs[0]] = append(list, end)
+	}
+	errs := []error{err}
+	for _, d := range b.dirs {
+		list, ok := ends[d]
+		if !ok {
+			errs = append(errs, fmt.Errorf("data directory %s: not closed cleanly", d.Path()), d.Abandon())
+			continue
+		}
+		errs = append(errs, d.Close(list))
+	}
+	return errors.Join(errs...)
+}
+
+// abandon gives up the directories without a clean mark.
+func (b *Broker) abandon() {
+	for _, d := range b.dirs {
+		if d != nil {
+			d.Abandon()
+		}
+	}
+}
+
+// Turn does all waiting work once, for a simulator that does not care for the
+// order. It returns whether there was any.
+func (b *Broker) Turn(now mem.Now) (worked bool) {
+	for _, s := range b.Steps(nil, now) {
+		b.Step(s, now)
+		worked = worked || s.Kind != StepCoord
+	}
+	return worked
+}
+
+// newTopicID draws a topic id; coord sees to it that it is a fit one.
+func (b *Broker) newTopicID() wire.TopicID {
+	id := b.env.NewID()
+	return wire.TopicID(binary.LittleEndian.Uint64(id[:]))
+}

@@ -1,0 +1,28 @@
+package broker
+
+import "github.com/teralog/teralog/wire"
+
+// calls has one row per API. Hello is the transport's own.
+var calls = map[wire.API]func(*Broker, *wire.Call){
+	wire.APIMetadata:       (*Broker).metadata,
+	wire.APIProduce:        (*Broker).produce,
+	wire.APIFetch:          (*Broker).fetch,
+	wire.APIListOffsets:    (*Broker).offsets,
+	wire.APIInitProducer:   (*Broker).initProducer,
+	wire.APICreateTopic:    (*Broker).createTopic,
+	wire.APIDeleteTopic:    (*Broker).deleteTopic,
+	wire.APIDescribeTopics: (*Broker).describe,
+	wire.APITrim:           (*Broker).trim,
+	wire.APIRecovery:       (*Broker).recovery,
+}
+
+// ServeCall answers one request. It never blocks, so it may run on the
+// connection's reader.
+func (b *Broker) ServeCall(c *wire.Call) {
+	serve := calls[c.API]
+	if serve == nil {
+		c.ReplyError(wire.Errorf(wire.CodeUnsupported, "%v is not served here", c.API))
+		return
+	}
+	serve(b, c)
+}

@@ -1,0 +1,49 @@
+package broker
+
+import (
+	"github.com/teralog/teralog/coord"
+	"github.com/teralog/teralog/repl"
+	"github.com/teralog/teralog/wire"
+)
+
+// The gate is where a request is refused before it costs anything further.
+// Memory is admitted earlier still: the server takes a frame's length from the
+// connection's and the process's budgets before it reads it.
+
+// check says whether a batch may go to its partition, and which that is. The
+// error is definite.
+func (b *Broker) check(image *coord.Image, batch wire.Batch) (*repl.Partition, error) {
+	id := wire.PartitionID{Topic: batch.Topic(), Partition: batch.Partition()}
+	topic, err := image.Resolve(id)
+	if err != nil {
+		return nil, err
+	}
+	limits := wire.BatchLimits{MaxBatch: int(topic.Config.MaxBatchBytes), MaxRecords: wire.DefaultMaxRecords}
+	if err := batch.VerifyProduce(limits); err != nil {
+		return nil, err
+	}
+	return b.leader(id)
+}
+
+// leader returns the partition if it is led here and in service.
+func (b *Broker) leader(id wire.PartitionID) (*repl.Partition, error) {
+	p, err := b.set.Leader(id)
+	if err != nil {
+		return nil, b.hosts.why(id, err)
+	}
+	if err := p.View().Err; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// checkEpoch compares the leader epoch a client knows with the true one.
+func checkEpoch(known, ours wire.Epoch) error {
+	switch {
+	case known == wire.NoEpoch || known == ours:
+		return nil
+	case known < ours:
+		return wire.Errorf(wire.CodeFencedEpoch, "the leader epoch is %d, not %d any more", ours, known)
+	}
+	return wire.Errorf(wire.CodeUnknownEpoch, "the leader epoch is still %d, not %d", ours, known)
+}

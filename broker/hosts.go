@@ -1,0 +1,257 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/teralog/teralog/coord"
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/repl"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// hosts makes the metadata true on disk: it opens or creates the partitions of
+// a topic, or takes them away. One goroutine does so, topic after topic, so
+// that a create and a delete of one name never meet.
+type hosts struct {
+	queue  chan settle
+	places *mem.Budget // of queue, taken before the metadata is changed
+
+	mu    sync.Mutex
+	down  map[wire.PartitionID]error // why a partition of the metadata is not hosted
+	lines []string                   // of the start
+}
+
+// A settle asks that the files of one topic be made what the metadata says.
+type settle struct {
+	topic wire.TopicID
+	done  func(error)
+}
+
+// maxSettles bounds the topics being created or deleted at once.
+const maxSettles = 256
+
+// sweepEvery is how often the leavings of deleted topics are looked for.
+const sweepEvery = 10 * time.Second
+
+func (h *hosts) init() {
+	h.queue = make(chan settle, maxSettles)
+	h.places = mem.NewBudget(maxSettles)
+	h.down = map[wire.PartitionID]error{}
+}
+
+// reserve takes a place in the queue; release gives up one that is not used.
+func (h *hosts) reserve() bool { return h.places.TryTake(1) }
+func (h *hosts) release()      { h.places.Give(1) }
+
+// push uses a place taken before, so it never blocks.
+func (h *hosts) push(s settle) { h.queue <- s }
+
+// why says why a partition has no leader here.
+func (h *hosts) why(id wire.PartitionID, otherwise error) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.down[id]; err != nil {
+		return err
+	}
+	return otherwise
+}
+
+func (h *hosts) note(id wire.PartitionID, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil {
+		delete(h.down, id)
+		return
+	}
+	h.down[id] = wire.Errorf(wire.CodeOffline, "%v", err)
+}
+
+func (h *hosts) say(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lines = append(h.lines, fmt.Sprintf(format, args...))
+}
+
+func (h *hosts) report() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.lines)
+}
+
+func (b *Broker) runHosts(ctx context.Context) {
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	for {
+		select {
+		case s := <-b.hosts.queue:
+			b.settle(s, b.time())
+		case <-sweep.C:
+			b.sweep()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *Broker) settle(s settle, now mem.Now) {
+	err := b.settleTopic(s.topic, now)
+	b.hosts.release()
+	s.done(err)
+}
+
+// settleTopic hosts the partitions of a topic that exists and takes away those
+// of one that was deleted. Doing it again does nothing.
+func (b *Broker) settleTopic(id wire.TopicID, now mem.Now) error {
+	image := b.coord.Image()
+	t := image.TopicByID(id)
+	if t == nil {
+		return b.removeTopic(id)
+	}
+	var errs []error
+	for n := range t.Partitions {
+		errs = append(errs, b.host(t, n, now))
+	}
+	return errors.Join(errs...)
+}
+
+// host opens or creates one partition. Its error is also noted as why the
+// partition is down.
+func (b *Broker) host(t *coord.Topic, n int, now mem.Now) error {
+	id := wire.PartitionID{Topic: t.ID, Partition: int32(n)}
+	place := t.Partitions[n]
+	if _, err := b.set.Leader(id); err == nil || place.Leader != b.config.Node {
+		return nil
+	}
+	err := func() error {
+		d := b.directory(place.Dir)
+		if d == nil {
+			return fmt.Errorf("data directory %v of %s/%d is not here", place.Dir, t.Name, n)
+		}
+		create, err := b.isNew(d, t.Name, id)
+		if err != nil {
+			return err
+		}
+		return b.set.Host(t.Name, id, d, partitionSettings(t.Config), place.Epoch, create, now)
+	}()
+	b.hosts.note(id, err)
+	if err != nil {
+		b.log.Error("partition is offline", "topic", t.Name, "part", n, "err", err)
+		return wire.Errorf(wire.CodeOffline, "%s/%d: %v", t.Name, n, err)
+	}
+	return nil
+}
+
+// isNew reports whether the partition has no files yet, because the process
+// died between the commit of its topic and their making. Files that once were
+// there and are not any more are never replaced by empty ones.
+func (b *Broker) isNew(d *storage.Dir, topic string, id wire.PartitionID) (bool, error) {
+	for _, found := range d.Partitions() {
+		if found.ID == id {
+			return false, found.Err
+		}
+	}
+	if d.Known(id) {
+		return false, fmt.Errorf("the files of %s/%d are gone from %s, which its recovery points name", topic, id.Partition, d.Path())
+	}
+	return true, nil
+}
+
+func (b *Broker) directory(id wire.UUID) *storage.Dir {
+	for _, d := range b.dirs {
+		if d.ID() == id {
+			return d
+		}
+	}
+	return nil
+}
+
+// removeTopic takes the partitions of a deleted topic out of service and out
+// of sight. Readers that hold a file keep it; the janitor unlinks the rest.
+func (b *Broker) removeTopic(id wire.TopicID) error {
+	for _, p := range b.set.Partitions() {
+		if p.ID().Topic == id {
+			if err := b.set.Drop(p.ID()); err != nil {
+				b.log.Warn("dropped partition did not close well", "topic", p.Topic(), "part", p.ID().Partition, "err", err)
+			}
+		}
+	}
+	var errs []error
+	for _, t := range b.coord.Image().DeletedTopics() {
+		if t.ID != id {
+			continue
+		}
+		for n, place := range t.Partitions {
+			pid := wire.PartitionID{Topic: id, Partition: int32(n)}
+			b.hosts.note(pid, nil)
+			d := b.directory(place.Dir)
+			if d == nil {
+				continue
+			}
+			if err := d.Delete(pid); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return wire.Errorf(wire.CodeOffline, "the topic is deleted; its files are still there, to be removed at the next start: %v", err)
+	}
+	return nil
+}
+
+// sweep unlinks what deletes left and lets the metadata forget topics of which
+// nothing is left anywhere.
+func (b *Broker) sweep() {
+	deleted := b.coord.Image().DeletedTopics()
+	if len(deleted) == 0 {
+		return
+	}
+	for _, d := range b.dirs {
+		if _, err := d.Purge(); err != nil {
+			b.log.Warn("files of deleted topics could not be unlinked", "dir", d.Path(), "err", err)
+		}
+	}
+	var gone []wire.TopicID
+	for _, t := range deleted {
+		if len(gone) < coord.MaxTopicPartitions && b.isGone(t) {
+			gone = append(gone, t.ID)
+		}
+	}
+	if len(gone) > 0 {
+		b.coord.Submit(coord.ForgetTopics{IDs: gone}, func(coord.Result, error) {}) // the next sweep tries again
+	}
+}
+
+// isGone reports whether no data directory holds anything of t. One that is
+// not here may.
+func (b *Broker) isGone(t *coord.Topic) bool {
+	for _, place := range t.Partitions {
+		d := b.directory(place.Dir)
+		if d == nil {
+			return false
+		}
+		if held, err := d.Holds(t.ID); held || err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func partitionSettings(c coord.TopicConfig) repl.Settings {
+	s := repl.Settings{FlushBytes: c.FlushBytes, FlushEvery: c.FlushInterval, Log: c.Storage()}
+	switch c.Flush {
+	case coord.FlushAsync:
+		s.Flush = repl.Async
+	case coord.FlushInterval:
+		s.Flush = repl.Interval
+	case coord.FlushSync:
+		s.Flush = repl.Sync
+	}
+	return s
+}

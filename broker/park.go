@@ -1,0 +1,194 @@
+package broker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/teralog/teralog/repl"
+	"github.com/teralog/teralog/wire"
+)
+
+var (
+	errBusy   error = &wire.Error{Code: wire.CodeBusy, Message: "too many look-ups wait", RetryAfter: 100 * time.Millisecond}
+	errParked error = &wire.Error{Code: wire.CodeBusy, Message: "too many fetches wait for records", RetryAfter: time.Second}
+)
+
+// A lot is where the parked fetches stand, so that a stop can wake them all.
+type lot struct {
+	mu     sync.Mutex
+	parked map[*fetch]struct{}
+	closed bool
+}
+
+// enter reports whether there was a place for f.
+func (l *lot) enter(f *fetch) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.parked) >= maxParked {
+		return false
+	}
+	if l.parked == nil {
+		l.parked = map[*fetch]struct{}{}
+	}
+	l.parked[f] = struct{}{}
+	return true
+}
+
+func (l *lot) leave(f *fetch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.parked, f)
+}
+
+// close lets nobody in any more and returns who stands there.
+func (l *lot) close() []*fetch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	var all []*fetch
+	for f := range l.parked {
+		all = append(all, f)
+	}
+	return all
+}
+
+func (l *lot) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// park leaves f at its partitions until one of them has enough, or for wait.
+//
+// The waiters are set before f counts as parked, so a wake may come while f is
+// still being parked. Then nobody queues f twice:
+//
+//	fetch      sets its waiters
+//	partition  has records, calls wake: not parked yet, so it only notes woken
+//	fetch      finds the note instead of parking, and looks again
+//
+// A wake may also come late, to a fetch that was answered and now serves
+// another request: then that one looks once more than it must.
+func (f *fetch) park(wait time.Duration) {
+	if !f.b.lot.enter(f) {
+		if f.b.lot.isClosed() {
+			f.answer()
+			return
+		}
+		f.drop()
+		f.call.ReplyError(errParked)
+		f.recycle()
+		return
+	}
+	missing := (int64(f.req.MinBytes) - f.total) / int64(len(f.req.Partitions)) // some partition has to bring that much
+	f.drop()
+	for len(f.waiters) < len(f.req.Partitions) {
+		w := new(repl.Waiter)
+		w.Wake = f.wake
+		f.waiters = append(f.waiters, w)
+	}
+	for i := range f.resp.Partitions {
+		r, w := &f.resp.Partitions[i], f.waiters[i]
+		w.From, w.MinBytes = r.Committed, int(missing)
+		p, err := f.b.leader(wire.PartitionID{Topic: r.Topic, Partition: r.Partition})
+		if err == nil {
+			err = p.Await(w)
+		}
+		if err != nil { // it went away meanwhile, or takes no more: the next look tells
+			f.refused = err
+			f.wake()
+		}
+	}
+	f.cancel = f.b.wheel.At(f.b.time().Mono+wait, f.wake)
+	if !f.state.CompareAndSwap(looking, parked) {
+		f.b.ready <- f
+	}
+}
+
+// wake has f looked at again. It is called by partitions and by the timer.
+func (f *fetch) wake() {
+	if f.state.CompareAndSwap(parked, looking) {
+		f.b.ready <- f // never blocks: there is room for all that may be parked
+		return
+	}
+	f.state.CompareAndSwap(looking, woken)
+}
+
+// resume takes f, which ready had, out of the lot and looks again.
+func (f *fetch) resume() {
+	f.b.lot.leave(f)
+	f.cancel()
+	for i := range f.req.Partitions {
+		w := f.waiters[i]
+		if !w.Cancel() && w.Err() != nil {
+			f.refused = w.Err()
+		}
+	}
+	f.state.Store(looking)
+	if wire.CodeOf(f.refused) == wire.CodeBusy {
+		f.call.ReplyError(f.refused)
+		f.recycle()
+		return
+	}
+	f.refused = nil
+	f.serve()
+}
+
+// submit gives work that reads the disk or decodes to the workers; false if
+// too much waits already.
+func (b *Broker) submit(f func()) bool {
+	select {
+	case b.work <- f:
+		return true
+	default:
+		return false
+	}
+}
+
+// unpark has every parked fetch answered with what there is.
+func (b *Broker) unpark() {
+	for _, f := range b.lot.close() {
+		f.wake()
+	}
+}
+
+func (b *Broker) runReady(ctx context.Context) {
+	for {
+		select {
+		case f := <-b.ready:
+			f.resume()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *Broker) runWork(ctx context.Context) {
+	for {
+		select {
+		case f := <-b.work:
+			f()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// runWheel advances the timers of parked fetches.
+func (b *Broker) runWheel(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		next := b.wheel.Advance(b.time().Mono)
+		if next >= 0 {
+			timer.Reset(next - b.time().Mono)
+		}
+		select {
+		case <-timer.C:
+		case <-b.wheel.Wake():
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package broker
+
+import (
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/repl"
+	"github.com/teralog/teralog/wire"
+)
+
+// A Step is one thing that may happen next in a manual broker. A simulator
+// draws one from Steps; in production they happen at once, on goroutines.
+type Step struct {
+	Kind StepKind
+	Set  repl.Step // of StepSet
+}
+
+// A StepKind says what a Step does.
+type StepKind uint8
+
+// The kinds of steps.
+const (
+	StepCoord StepKind = iota // the metadata: decide and append, or make durable and answer
+	StepSet                   // a partition, a flush, or a directory's janitor
+	StepHosts                 // the files of one topic become what the metadata says
+	StepReady                 // a parked fetch that was woken looks again
+	StepWork                  // a look-up by time, or decoding
+)
+
+// Steps appends to dst what may happen at now, in an order that depends on
+// nothing but the broker's history. StepCoord may turn out to do nothing.
+func (b *Broker) Steps(dst []Step, now mem.Now) []Step {
+	b.now.Store(&now)
+	b.wheel.Advance(now.Mono)
+	dst = append(dst, Step{Kind: StepCoord})
+	for _, s := range b.set.Steps(nil, now) {
+		dst = append(dst, Step{Kind: StepSet, Set: s})
+	}
+	if len(b.hosts.queue) > 0 {
+		dst = append(dst, Step{Kind: StepHosts})
+	}
+	if len(b.ready) > 0 {
+		dst = append(dst, Step{Kind: StepReady})
+	}
+	if len(b.work) > 0 {
+		dst = append(dst, Step{Kind: StepWork})
+	}
+	return dst
+}
+
+// Step lets s happen, which Steps returned at the same now.
+func (b *Broker) Step(s Step, now mem.Now) {
+	b.now.Store(&now)
+	switch s.Kind {
+	case StepCoord:
+		_, err := b.coord.Turn(now)
+		b.report(err)
+	case StepSet:
+		b.set.Step(s.Set, now)
+	case StepHosts:
+		b.settle(<-b.hosts.queue, now)
+	case StepReady:
+		(<-b.ready).resume()
+	case StepWork:
+		(<-b.work)()
+	}
+}
+
+// Serve answers a request that arrives at now.
+func (b *Broker) Serve(c *wire.Call, now mem.Now) {
+	b.now.Store(&now)
+	b.ServeCall(c)
+}
