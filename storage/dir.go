@@ -87,7 +87,11 @@ func (d *Dir) prepare(format bool) error {
 	if err := d.refuseFormat(format); err != nil {
 		return err
 	}
-	return mkdirSynced(d.fs, d.path)
+	err := mkdirSynced(d.fs, d.path)
+	if _, absent := d.fs.Stat(d.path); absent == nil && errors.Is(err, fs.ErrPermission) {
+		return nil // it lies in a folder that others made and this user may not open
+	}
+	return err
 }
 
 func (d *Dir) load(o DirOptions) error {
@@ -108,7 +112,12 @@ func (d *Dir) load(o DirOptions) error {
 		return err
 	}
 	d.start.Empty = len(d.found) == 0 && len(d.points) == 0
-	return d.refill()
+	err = d.refill()
+	if isDiskFull(err) || errors.Is(err, errors.ErrUnsupported) {
+		d.say("the reserve is not whole: %v", err)
+		return nil
+	}
+	return err
 }
 
 // loadPoints reads the recovery points. After a clean stop the ends say them

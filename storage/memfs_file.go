@@ -162,7 +162,6 @@ func (m *MemFS) write(f *memNode, p []byte, off int64, a astray) {
 	if len(p) == 0 {
 		return
 	}
-	end := off + int64(len(p))
 	for rest, at := p, off; len(rest) > 0; {
 		i, in := at/pageSize, at%pageSize
 		part := rest[:min(int64(len(rest)), pageSize-in)]
@@ -173,10 +172,10 @@ func (m *MemFS) write(f *memNode, p []byte, off int64, a astray) {
 		f.seen.setPage(i, page)
 		m.add(f, &effect{kind: effectWrite, in: f, page: i, lands: i + a.pages, lost: a.lost, bytes: page})
 		rest, at = rest[len(part):], at+int64(len(part))
-	}
-	if end > f.seen.size {
-		f.seen.size = end
-		m.add(f, &effect{kind: effectGrow, in: f, size: end})
+		if at > f.seen.size { // page by page, so that a power cut may tear the write at any
+			f.seen.size = at
+			m.add(f, &effect{kind: effectGrow, in: f, size: at})
+		}
 	}
 	for _, v := range f.maps {
 		v.update(p, off)

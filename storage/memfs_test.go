@@ -113,6 +113,11 @@ func TestPowerCutOutcomes(t *testing.T) {
 	f(func(m *MemFS) { mustWrite(t, durable(t, m, "a", "one"), "two", 3) },
 		file("a"), "one", "one\x00\x00\x00", "onetwo")
 
+	// A write of several pages is torn at any of them.
+	f(func(m *MemFS) {
+		mustWrite(t, durable(t, m, "a", strings.Repeat(".", pageSize)), strings.Repeat("x", 2*pageSize), pageSize)
+	}, func(d *MemFS) string { return shape(content(t, d, "a")) }, ".", ".0", ".x", ".00", ".x0", ".0x", ".xx")
+
 	// Of two writes to one page the second brings the first with it.
 	f(func(m *MemFS) {
 		a := durable(t, m, "a", "....")

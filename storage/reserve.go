@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
 )
@@ -81,17 +80,12 @@ func (d *Dir) Relieve() bool {
 	return gave
 }
 
-// refill lets the reserve grow back; that it cannot now is no fault.
+// refill lets the reserve grow back, if one is wanted.
 func (d *Dir) refill() error {
 	if d.reserve.size <= 0 {
 		return nil
 	}
-	err := d.reserve.fill()
-	if isDiskFull(err) || errors.Is(err, errors.ErrUnsupported) {
-		d.say("the reserve is not whole: %v", err)
-		return nil
-	}
-	return err
+	return d.reserve.fill()
 }
 
 // withReserve runs a step that may take of the reserve, again after each part
