@@ -29,7 +29,9 @@ type directory struct {
 	mu      sync.Mutex
 	running []flight
 	line    *mem.Ring[*Partition]
-	proving flight // of the janitor, which flushes what it proves
+	proving flight   // of the janitor, which flushes what it proves
+	closing []flight // logs being closed, as many as closers holds
+	closers chan struct{}
 }
 
 type lastFailure struct{ err error }
@@ -74,7 +76,8 @@ func (l *landing) take() (to wire.Offset, err error, ok bool) {
 const maxHosted = 1 << 20
 
 func newDirectory(s *Set, d *storage.Dir) *directory {
-	dir := &directory{dir: d, set: s, dead: make(chan struct{}), line: mem.NewRing[*Partition](maxHosted)}
+	dir := &directory{dir: d, set: s, dead: make(chan struct{}),
+		closers: make(chan struct{}, s.config.Flushers), line: mem.NewRing[*Partition](maxHosted)}
 	dir.janitor.dir = dir
 	return dir
 }
@@ -175,6 +178,9 @@ func (d *directory) overdue(now mem.Now) (longest time.Duration, first, late boo
 	look(&d.proving)
 	for i := range d.running {
 		look(&d.running[i])
+	}
+	for i := range d.closing {
+		look(&d.closing[i])
 	}
 	return longest, first, late
 }

@@ -3,7 +3,6 @@ package repl
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
 
@@ -61,17 +60,19 @@ func (j *janitor) turn(now mem.Now) {
 	if tidy {
 		j.tidy = now.Mono + c.TidyEvery
 	}
-	mine := slices.DeleteFunc(j.dir.set.Partitions(), func(p *Partition) bool { return p.dir != j.dir })
-	for _, p := range mine {
-		if tidy {
+	all := j.dir.set.Partitions()
+	for _, p := range all {
+		if p.dir == j.dir && tidy {
 			p.ask(&chore{kind: choreTidy})
 		}
-		if p.changed.Load() {
+		if p.dir == j.dir && p.changed.Load() {
 			p.ask(&chore{kind: chorePoint})
 		}
 	}
-	for _, p := range mine {
-		j.prove(p)
+	for _, p := range all {
+		if p.dir == j.dir && p.captured.Load() != nil {
+			j.prove(p)
+		}
 	}
 	j.save()
 	if tidy {

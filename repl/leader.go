@@ -17,6 +17,7 @@ type leader struct {
 	epoch wire.Epoch
 	flush flushState
 	acks  acks
+	count counters
 
 	// Of the turn that runs: what goes into the log together, and the
 	// duplicates that came between.
@@ -49,6 +50,9 @@ func (l *leader) stage(w *Write, now mem.Now, slow bool) error {
 		l.next = l.flush.end
 	}
 	dup, isDup, err := l.log.Producers().Stage(w.Batch, l.next, now)
+	if err == wire.CodeBusy {
+		return errTooManyProducers
+	}
 	if err != nil {
 		return err
 	}
@@ -70,6 +74,7 @@ func (l *leader) write(now mem.Now) error {
 	if len(l.batches) == 0 {
 		return nil
 	}
+	n := int64(len(l.batches))
 	at, err := l.log.Append(l.batches, l.epoch, now)
 	clear(l.batches)
 	l.batches = l.batches[:0]
@@ -82,6 +87,9 @@ func (l *leader) write(now mem.Now) error {
 		panic(fmt.Sprintf("BUG: appended offsets %d to %d, staged %d to %d", at.First, at.Last, l.flush.end, l.next-1))
 	}
 	l.flush.appended(l.next, at.Bytes, now)
+	l.count.writes.Add(1)
+	l.count.batches.Add(n)
+	l.count.bytes.Add(at.Bytes)
 	l.segment += at.Bytes
 	if at.Rolled {
 		l.segment = at.Bytes

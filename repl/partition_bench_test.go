@@ -119,6 +119,11 @@ func BenchmarkProduce64(b *testing.B) {
 				})
 			}
 			producers.Wait()
+			n := p.Stats()
+			b.ReportMetric(float64(n.Batches)/float64(n.Writes), "batches/write")
+			if n.Flushes > 0 {
+				b.ReportMetric(float64(n.Batches)/float64(n.Flushes), "batches/flush")
+			}
 		})
 	}
 }

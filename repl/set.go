@@ -87,6 +87,7 @@ type Set struct {
 	wheel  *mem.Wheel
 
 	hosted  [shards]atomic.Pointer[shard] // copied on write, so that a look-up takes no lock
+	all     atomic.Pointer[[]*Partition]  // what Partitions returns; nil after a change
 	mu      sync.Mutex                    // writers of hosted
 	opening map[wire.PartitionID]bool
 	closed  bool
@@ -159,8 +160,7 @@ func (s *Set) Drop(id wire.PartitionID) error {
 		return fmt.Errorf("drop %v: %w", id, errDropped)
 	}
 	s.remove(id)
-	p.close(errDropped)
-	return p.closeErr
+	return p.close(errDropped)
 }
 
 // Close stops every partition and closes the logs. What it returns, for each
@@ -174,23 +174,22 @@ func (s *Set) Close() map[*storage.Dir][]storage.CleanEnd {
 	for _, p := range all {
 		p.beginClose(errShutdown)
 	}
+	ends := map[*storage.Dir][]storage.CleanEnd{}
 	s.whileWatching(func() {
 		for _, p := range all {
-			p.close(errShutdown)
+			if p.close(errShutdown) == nil {
+				ends[p.dir.dir] = append(ends[p.dir.dir], p.cleanEnd)
+			}
 		}
 		for _, d := range s.dirs {
 			d.join()
 		}
 	})
-	ends := map[*storage.Dir][]storage.CleanEnd{}
 	for _, d := range s.dirs {
-		if d.failure() == nil {
+		if d.failure() != nil {
+			delete(ends, d.dir)
+		} else if ends[d.dir] == nil {
 			ends[d.dir] = []storage.CleanEnd{}
-		}
-	}
-	for _, p := range all {
-		if p.closeErr == nil && ends[p.dir.dir] != nil {
-			ends[p.dir.dir] = append(ends[p.dir.dir], p.cleanEnd)
 		}
 	}
 	return ends
@@ -204,8 +203,14 @@ func (s *Set) Leader(id wire.PartitionID) (*Partition, error) {
 	return nil, wire.CodeNotLeader
 }
 
-// Partitions returns those hosted, ordered by id.
+// Partitions returns those hosted, ordered by id. The slice is shared: it must
+// not be changed.
 func (s *Set) Partitions() []*Partition {
+	if all := s.all.Load(); all != nil {
+		return *all
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var all []*Partition
 	for i := range s.hosted {
 		if m := s.hosted[i].Load(); m != nil {
@@ -217,6 +222,7 @@ func (s *Set) Partitions() []*Partition {
 	slices.SortFunc(all, func(a, b *Partition) int {
 		return cmp.Or(cmp.Compare(a.id.Topic, b.id.Topic), cmp.Compare(a.id.Partition, b.id.Partition))
 	})
+	s.all.Store(&all)
 	return all
 }
 
@@ -293,4 +299,5 @@ func (s *Set) change(id wire.PartitionID, f func(shard)) {
 	}
 	f(next)
 	s.shard(id).Store(&next)
+	s.all.Store(nil)
 }

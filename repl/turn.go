@@ -1,0 +1,210 @@
+package repl
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// turn does all waiting work once. It returns whether the log is to be flushed
+// now, which the caller asks of the directory when it has given the turn away.
+// A panic inside takes this partition offline and goes no farther.
+func (p *Partition) turn(tasks []task, now mem.Now) (flush bool) {
+	p.tasks = tasks
+	defer p.isolate()
+	p.lookAround()
+	p.chores(now)
+	p.stage(now)
+	p.write(now)
+	p.advance(now)
+	p.park()
+	flush = p.plan(now)
+	clear(tasks) // what they point to is not kept from its owner, or the collector
+	p.tasks = nil
+	return flush
+}
+
+// lookAround takes in what came other than by a task.
+func (p *Partition) lookAround() {
+	to, err, landed := p.landing.take()
+	if landed && err == nil && p.down == nil {
+		p.leader.flush.done(to)
+		p.leader.count.flushes.Add(1)
+		p.changed.Store(true)
+	}
+	if err := p.dir.failure(); err != nil && p.down == nil {
+		p.goOffline(err)
+	}
+}
+
+// stage takes the writes out of the tasks.
+func (p *Partition) stage(now mem.Now) {
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		p.queued.Give(t.bytes)
+		t.bytes = 0
+		for len(t.writes) > 0 {
+			w, err := &t.writes[0], p.down
+			if err == nil {
+				err = p.leader.stage(w, now, p.dir.slow.Load())
+			}
+			t.writes = t.writes[1:]
+			if err != nil {
+				w.answer(storage.Appended{First: -1, Last: -1}, err)
+			}
+		}
+	}
+}
+
+// write appends what was staged.
+func (p *Partition) write(now mem.Now) {
+	err := p.leader.write(now)
+	if err == nil {
+		return
+	}
+	if full := definite(err); full != nil {
+		p.leader.failStaged(full)
+		return
+	}
+	p.dir.fail(fmt.Errorf("append to %s %d: %w", p.topic, p.id.Partition, err))
+	p.goOffline(err)
+}
+
+// advance moves the watermarks, publishes, and only then answers and wakes.
+func (p *Partition) advance(now mem.Now) {
+	if p.down != nil {
+		return
+	}
+	f := &p.leader.flush
+	p.offsets = p.offsets.after(p.log.View().Start(), f.flushed, f.end, f.counted())
+	p.publish()
+	p.leader.enter()
+	p.leader.acks.settle(f, p.offsets.committed, now)
+	p.waiters.wake(p.offsets.committed, f.volume())
+}
+
+// publish stores a new View if anything in it changed.
+func (p *Partition) publish() {
+	o, log, old := p.offsets, p.log.View(), p.view.Load()
+	if old != nil && old.Log == log && old.Committed == o.committed && old.Flushed == o.flushed && old.Err == p.down {
+		return
+	}
+	p.view.Store(&View{
+		Epoch: p.leader.epoch, Start: o.start, Stable: o.stable, Committed: o.committed,
+		End: o.end, Flushed: o.flushed, Log: log, Err: p.down,
+	})
+}
+
+// chores does the rare tasks.
+func (p *Partition) chores(now mem.Now) {
+	for i := range p.tasks {
+		if c := p.tasks[i].rare; c != nil {
+			p.tasks[i].rare = nil
+			p.do(c, now)
+		}
+	}
+}
+
+// park parks the fetches among the tasks.
+func (p *Partition) park() {
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		w := t.waiter
+		t.waiter = nil
+		switch {
+		case w == nil:
+		case p.down != nil:
+			parked{w: w, ticket: t.ticket}.wake(over)
+		default:
+			p.waiters.add(w, t.ticket, p.offsets.committed, p.leader.flush.volume())
+		}
+	}
+}
+
+// plan returns whether a flush must start now, and sets the timer for one that
+// must start later.
+func (p *Partition) plan(now mem.Now) (flush bool) {
+	if p.armed <= now.Mono {
+		p.armed = 0
+	}
+	at, ok := p.leader.flush.due(p.leader.acks.ring.Len() > 0)
+	switch {
+	case !ok || p.down != nil:
+		return false
+	case at <= now.Mono:
+		p.leader.flush.start()
+		return true
+	case p.armed == 0 || at < p.armed:
+		p.armed = at
+		p.set.wheel.Set(&p.timer, at)
+	}
+	return false
+}
+
+// goOffline ends the partition's service for good. The writes that wait may or
+// may not survive, so their answer is indefinite.
+func (p *Partition) goOffline(why error) {
+	p.condemn(why)
+	p.answerAll(wire.Errorf(wire.CodeStorageError, "%v", why))
+}
+
+// condemn marks the partition as offline, for anyone to see.
+func (p *Partition) condemn(why error) {
+	p.down = wire.Errorf(wire.CodeOffline, "the partition is offline: %v", why)
+	p.publish()
+	p.set.event(Event{Kind: PartitionOffline, Dir: p.dir.dir, ID: p.id, Err: why})
+	p.set.config.Log.Error("partition offline", "topic", p.topic, "part", p.id.Partition, "err", why)
+}
+
+// answerAll ends whatever waits: writes with err, the rest with why the
+// partition is offline.
+func (p *Partition) answerAll(err error) {
+	p.leader.fail(err)
+	p.waiters.wakeAll()
+	for len(p.trims) > 0 {
+		t := p.trims[0]
+		p.trims = p.trims[1:]
+		t.done(-1, err)
+	}
+}
+
+// isolate ends a turn that panicked.
+func (p *Partition) isolate() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	why := fmt.Errorf("panic: %v", v)
+	p.set.config.Log.Error("panic in a partition's turn", "topic", p.topic, "part", p.id.Partition,
+		"err", why, slog.String("stack", string(debug.Stack())))
+	// Whatever is answered is taken off its list before the call, so each
+	// attempt gets farther, even if it is an answer that panics.
+	for !p.bury(why) {
+	}
+}
+
+// bury answers everything after a panic. It returns false if it panicked too.
+func (p *Partition) bury(why error) (done bool) {
+	defer func() { done = recover() == nil }()
+	if p.down == nil {
+		p.condemn(why)
+	}
+	p.answerAll(wire.Errorf(wire.CodeInternal, "%v", why))
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		p.queued.Give(t.bytes)
+		t.bytes = 0
+		for len(t.writes) > 0 {
+			w := &t.writes[0]
+			t.writes = t.writes[1:]
+			w.answer(storage.Appended{First: -1, Last: -1}, p.down)
+		}
+	}
+	p.chores(mem.Now{})
+	p.park()
+	return true
+}
