@@ -203,6 +203,7 @@ func (x *Consumer) land(g *fetching, buf *mem.Buf, err error) {
 		g.resp.Partitions[i].Data = nil
 	}
 	x.unref(f)
+	x.nudgeAll()
 	x.notify()
 }
 
@@ -263,6 +264,11 @@ func (x *Consumer) unref(f *frame) {
 	}
 	f.buf.Release()
 	x.used -= f.cost
+	x.nudgeAll()
+}
+
+// nudgeAll has all fetchers look whether there is room for them now.
+func (x *Consumer) nudgeAll() {
 	for _, f := range x.fetchers {
 		f.nudge()
 	}
@@ -298,7 +304,7 @@ func (x *Consumer) refreshNow(names []string) {
 	x.futile++
 	lost := err != nil
 	for _, c := range x.cursors {
-		if err == nil && slices.Contains(names, c.topic) {
+		if slices.Contains(names, c.topic) {
 			x.redirect(c, x.c.meta.cached(c.topic))
 		}
 		lost = lost || c.leader == wire.NoNode

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -256,109 +255,6 @@ func (p *Producer) take(k *link) (f *flight, wait time.Duration) {
 	k.flights++
 	k.flying = append(k.flying, f)
 	return f, 0
-}
-
-// A flight is one produce request on its way.
-type flight struct {
-	p       *Producer
-	link    *link
-	conn    *wire.Conn
-	batches []*batch
-	req     wire.ProduceRequest
-	resp    wire.ProduceResponse
-	expires time.Duration
-	land    func(error) // f.landed, made once
-}
-
-// seal builds the batches that go out for the first time. It runs outside the
-// producer's mutex, since it compresses; what is in flight nobody else touches.
-func (f *flight) seal() error {
-	f.req.Acks = f.p.o.Acks.wire()
-	f.req.TimeoutMillis = uint32(f.p.c.o.RequestTimeout / time.Millisecond)
-	f.req.Batches = f.req.Batches[:0]
-	for _, b := range f.batches {
-		if b.buf == nil {
-			buf, err := b.builder.Build()
-			if err != nil {
-				return final{wire.Errorf(wire.CodeInvalidBatch, "build: %v", err)}
-			}
-			b.buf = buf
-			if l := b.lane; l.idempotent {
-				wire.Batch(buf.B).SetProducer(l.producer, l.epoch, b.seq)
-			}
-		}
-		f.req.Batches = append(f.req.Batches, wire.Batch(b.buf.B))
-	}
-	return nil
-}
-
-// launch sends the request; its answer comes to land on another goroutine.
-func (f *flight) launch() {
-	err := f.seal()
-	if err == nil {
-		f.conn, err = f.link.connect()
-	}
-	if err != nil {
-		f.landed(err)
-		return
-	}
-	f.conn.Go(&f.req, &f.resp, f.land)
-}
-
-// direct carries the request on the caller's goroutine.
-func (f *flight) direct(ctx context.Context) {
-	err := f.seal()
-	if err == nil {
-		bounded, cancel := context.WithTimeout(ctx, f.p.c.o.RequestTimeout)
-		err = f.conn.Do(bounded, &f.req, &f.resp)
-		if bounded.Err() != nil && ctx.Err() == nil {
-			f.conn.Close() // the broker had its time; what it may still answer comes too late
-		}
-		cancel()
-	}
-	f.landed(err)
-}
-
-// landed takes the answer, or why there is none.
-func (f *flight) landed(err error) {
-	p := f.p
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(f.resp.Results); err == nil && n != len(f.batches) && p.o.Acks != AcksNone {
-		err = fmt.Errorf("%d results for %d batches: %w", n, len(f.batches), wire.ErrCorrupt)
-	}
-	now := p.c.now()
-	for i, b := range f.batches {
-		e := err
-		b.base = -1
-		if e == nil && p.o.Acks != AcksNone {
-			e = b.take(&f.resp.Results[i])
-		}
-		if b.lane.settle(b, e, now, p.wait) {
-			p.doubtful = true
-		}
-		p.reap(b.lane)
-		if b.lane.needsID() {
-			p.nudge()
-		}
-	}
-	f.link.landed(f)
-	p.spare.putFlight(f)
-	if p.doubtful {
-		p.nudge()
-	}
-	p.deliver()
-}
-
-// take reads a batch's result.
-func (b *batch) take(r *wire.ProduceResult) error {
-	if r.Code != wire.CodeOK {
-		return &wire.Error{Code: r.Code, Message: r.Message, RetryAfter: time.Duration(r.RetryAfterMillis) * time.Millisecond}
-	}
-	if r.Base >= 0 {
-		b.base, b.time = r.Base, r.AppendTime
-	}
-	return nil
 }
 
 func (p *Producer) wait(n int, hint time.Duration) time.Duration {

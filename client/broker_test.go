@@ -1,0 +1,186 @@
+package client_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/teralog/teralog/client"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+func dial(t *testing.T, addr string) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Options{Servers: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestAdmin goes through the admin calls against a real broker.
+func TestAdmin(t *testing.T) {
+	addr, stop := startBroker(storage.NewMemFS(11), "127.0.0.1:0")
+	defer stop()
+	ctx, c := t.Context(), dial(t, addr)
+
+	spec := client.TopicSpec{Name: "t", Partitions: 2, ValidateOnly: true}
+	if id, err := c.CreateTopic(ctx, spec); err != nil || id != 0 {
+		t.Fatal(id, err)
+	}
+	spec.ValidateOnly = false
+	id, err := c.CreateTopic(ctx, spec)
+	if err != nil || id < wire.FirstUserTopic {
+		t.Fatal(id, err)
+	}
+	if _, err := c.CreateTopic(ctx, spec); !errors.Is(err, wire.CodeTopicExists) {
+		t.Fatal(err)
+	}
+	if _, err := c.CreateTopic(ctx, client.TopicSpec{Name: "a b"}); !errors.Is(err, wire.CodeInvalidName) {
+		t.Fatal(err)
+	}
+	if n, err := c.Partitions(ctx, "t"); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	if _, err := c.Partitions(ctx, "u"); !errors.Is(err, wire.CodeUnknownTopic) {
+		t.Fatal(err)
+	}
+	if ts, err := c.ListTopics(ctx); err != nil || len(ts) != 1 || ts[0].Name != "t" || ts[0].ID != id {
+		t.Fatal(ts, err)
+	}
+
+	p, err := c.NewProducer(client.ProducerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		r := client.Record{Topic: "t", Pinned: true, Time: time.UnixMilli(int64(1000 + i*7%10)), Value: []byte{byte(i)}}
+		if ack, err := p.Produce(ctx, r); err != nil || ack.Offset != wire.Offset(i) {
+			t.Fatal(i, ack, err)
+		}
+	}
+	f := func(at client.Position, want wire.Offset, wantTime int64) {
+		t.Helper()
+		found, err := c.Offset(ctx, "t", 0, at)
+		if err != nil || found.Offset != want || wantTime != 0 && found.Time != wantTime {
+			t.Fatalf("%s: %+v, %v; want offset %d, time %d", at, found, err, want, wantTime)
+		}
+	}
+	f(client.Start(), 0, 0)
+	f(client.End(), 10, 0)
+	f(client.Greatest(), 7, 1009)
+	f(client.AtTime(client.EventTime, 1005), 1, 1007)
+	f(client.AtTime(client.EventTime, 1010), -1, 0)
+	f(client.At(4), 4, 0)
+	if all, err := c.Offsets(ctx, "t", client.End()); err != nil || len(all) != 2 || all[0].Offset != 10 || all[1].Offset != 0 {
+		t.Fatal(all, err)
+	}
+
+	if start, err := c.Trim(ctx, "t", 0, 6); start != 6 || err != nil {
+		t.Fatal(start, err)
+	}
+	x, err := c.NewConsumer(client.ConsumerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Assign(ctx, "t", 0, client.Range{From: client.At(2)}); err != nil {
+		t.Fatal(err)
+	}
+	var fe *client.FetchError
+	if _, err := x.Poll(ctx); !errors.As(err, &fe) || !errors.Is(err, wire.CodeOutOfRange) || fe.Start != 6 || fe.End != 10 {
+		t.Fatal(err)
+	}
+	if ds, err := c.DescribeTopics(ctx, "t", "u"); err != nil || len(ds) != 2 || ds[0].Partitions[0].Start != 6 || ds[1].Code != wire.CodeUnknownTopic {
+		t.Fatal(ds, err)
+	}
+
+	if err := c.DeleteTopic(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	again, err := c.CreateTopic(ctx, spec)
+	if err != nil || again == id {
+		t.Fatal(again, err)
+	}
+	if _, err := p.Produce(ctx, client.Record{Topic: "t", Pinned: true}); !errors.Is(err, wire.CodeTopicRecreated) || errors.Is(err, client.ErrIndefinite) {
+		t.Fatal(err)
+	}
+	if err := x.Seek(ctx, "t", 0, client.Start()); !errors.Is(err, wire.CodeTopicRecreated) {
+		t.Fatal(err)
+	}
+	f(client.End(), 0, 0) // the client itself is bound to no id
+	if err := c.DeleteTopic(ctx, id); err == nil {
+		t.Fatal("the old id was deleted again")
+	}
+	if _, err := c.Recovery(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRestarts produces and consumes while the broker stops and starts again
+// at the same address: every record is there once and in order.
+func TestRestarts(t *testing.T) {
+	fs := storage.NewMemFS(12)
+	addr, stop := startBroker(fs, "127.0.0.1:0")
+	defer func() { stop() }()
+	ctx, c := t.Context(), dial(t, addr)
+	const parts, total = 3, 6000
+	if _, err := c.CreateTopic(ctx, client.TopicSpec{Name: "t", Partitions: parts}); err != nil {
+		t.Fatal(err)
+	}
+	x, err := c.NewConsumer(client.ConsumerOptions{MaxWait: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.AssignTopic(ctx, "t", client.Range{}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.NewProducer(client.ProducerOptions{BatchBytes: 2048})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var failed error
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for i := range total {
+			r := client.Record{Topic: "t", Pinned: true, Partition: int32(i % parts), Value: binary.LittleEndian.AppendUint64(nil, uint64(i/parts))}
+			err := p.ProduceAsync(ctx, r, func(a client.Ack, err error) {
+				if failed == nil {
+					failed = err
+				}
+			})
+			if err != nil {
+				panic(err)
+			}
+			if i%1500 == 1499 { // in mid-flight
+				stop()
+				_, stop = startBroker(fs, addr)
+			}
+		}
+		if err := p.Flush(ctx); err != nil {
+			panic(err)
+		}
+	})
+	var next [parts]uint64
+	for got := 0; got < total; {
+		ms, err := x.Poll(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range ms {
+			if v := binary.LittleEndian.Uint64(m.Value); v != next[m.Partition] || uint64(m.Offset) != v {
+				t.Fatalf("partition %d: offset %d holds %d, want %d", m.Partition, m.Offset, v, next[m.Partition])
+			}
+			next[m.Partition]++
+			got++
+		}
+	}
+	sending.Wait()
+	if failed != nil {
+		t.Fatal(failed)
+	}
+}
