@@ -158,14 +158,39 @@ func (c *Call) Reply(m Message) { c.ReplyFiles(m, nil) }
 // ReplyFiles answers with m followed by the bytes of fs, in order. fs is
 // copied; each Done is called exactly once, also when the connection is gone.
 func (c *Call) ReplyFiles(m Message, fs []FileRange) {
-	b := c.replyPool().Get(replyBuf)
-	b.B = m.AppendTo(b.B[:responseLen], c.Version)
+	var b *mem.Buf
+	if c.conn == nil {
+		b = socketless.Get(replyBuf)
+		b.B = m.AppendTo(b.B[:responseLen], c.Version)
+	} else {
+		size := &c.conn.server.replySizes[c.API]
+		b = c.conn.server.replies.Get(size.next())
+		b.B = m.AppendTo(b.B[:responseLen], c.Version)
+		size.saw(len(b.B))
+	}
 	c.send(b, responseHeader{correlation: c.correlation}, fs)
 }
 
-// replyBuf is the size of the buffer a response is encoded into; one that
-// outgrows it moves to the heap.
+// replyBuf is the least buffer a response is encoded into.
 const replyBuf = 4 << 10
+
+// A replySize remembers how large responses of one API have been of late, so
+// that the next one gets a buffer it does not outgrow; one that does moves to
+// the heap.
+type replySize struct{ atomic.Int32 }
+
+func (s *replySize) next() int { return int(max(replyBuf, s.Load())) }
+
+// saw notes the length of a response. What was seen before fades.
+func (s *replySize) saw(n int) {
+	old := s.Load()
+	if v := int32(min(max(n, int(old-old/8)), maxReplyBuf)); v != old {
+		s.Store(v)
+	}
+}
+
+// maxReplyBuf is the greatest buffer taken for a response before it is encoded.
+const maxReplyBuf = 1 << 20
 
 // ReplyError answers with the code that err wraps, with its message, and with
 // the time after which to ask again. An error without a code is INTERNAL.

@@ -99,6 +99,7 @@ type Conn struct {
 	reading bool                 // somebody holds the reading turn
 	turn    uint64               // changes whenever it changes hands
 	stopped bool                 // its holder was told to look at its context
+	used    time.Time            // when it was given up last
 
 	// The fields below belong to the holder of the reading turn.
 	in       frameReader
@@ -203,6 +204,7 @@ func (c *Conn) DoBuf(ctx context.Context, req, resp Message) (*mem.Buf, error) {
 	if err := c.awaitSlot(ctx); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
+	c.probe()
 	x := c.newExchange(resp)
 	if _, err := c.begin(x, req); err != nil {
 		return nil, err
@@ -258,6 +260,7 @@ func (c *Conn) start(x *exchange, req Message) {
 		x.fail(fmt.Errorf("%w: %w: %d calls in flight", ErrNotSent, CodeBusy, cap(c.slots)))
 		return
 	}
+	c.probe()
 	read, err := c.begin(x, req)
 	if err != nil {
 		x.fail(err)

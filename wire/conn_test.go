@@ -1,9 +1,11 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -255,6 +257,57 @@ func TestCancelledInQueue(t *testing.T) {
 		c.out.mu.Unlock()
 		s.Close()
 		<-big.done
+	})
+}
+
+// TestCancelledWhileSending gives up a call whose request is half sent. Its
+// buffer must not serve anybody else before the rest of it is sent too.
+func TestCancelledWhileSending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := fakeServer(t)
+		batch := make([]byte, 3*memWindow)
+		for i := range batch {
+			batch[i] = byte(i>>8) ^ byte(i)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		req := &ProduceRequest{Acks: 1, Batches: []Batch{batch}}
+		if err := c.Do(ctx, req, &ProduceResponse{}); !errors.Is(err, CodeTimeout) {
+			t.Fatal(err)
+		}
+		b := c.pool.Get(requestBuf(req)) // would be the same memory
+		clear(b.B)
+		b.Release()
+		want := requestFrame(APIProduce, 0, c.last, req)
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%v; what arrived is right: %v", err, bytes.Equal(got, want))
+		}
+	})
+}
+
+// TestIdleConnectionClosed has the server close a connection that nobody
+// reads: the next call must know that it never left, and the server is not
+// kept from shutting down.
+func TestIdleConnectionClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, async := range []bool{false, true} {
+			b := newBed(t, echo, nil)
+			c := b.dial()
+			ask(context.Background(), c, 3, false).wantOK(t, 3)
+			time.Sleep(time.Minute)
+			ask(context.Background(), c, 4, false).wantOK(t, 4)
+			start := time.Now()
+			if err := b.server.Shutdown(context.Background()); err != nil || time.Since(start) > 0 {
+				t.Errorf("Shutdown took %v: %v", time.Since(start), err)
+			}
+			time.Sleep(time.Minute)
+			call := ask(context.Background(), c, 5, async)
+			<-call.done
+			if !errors.Is(call.err, ErrNotSent) || errors.Is(call.err, ErrConnLost) {
+				t.Error(call.err)
+			}
+		}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -287,6 +288,26 @@ func (c *Conn) stopReading(turn uint64) {
 	}
 }
 
+// probeAfter is how long a connection may be idle before it is looked at again.
+const probeAfter = time.Second
+
+// probe looks whether the broker has closed a connection that was idle, which
+// nobody reads. A request sent there would be lost with an outcome that is not
+// known; seen in time, it is known not to have left.
+func (c *Conn) probe() {
+	c.out.mu.Lock()
+	if c.reading || c.calls == nil || time.Since(c.used) < probeAfter {
+		c.out.mu.Unlock()
+		return
+	}
+	c.takeReading()
+	c.out.mu.Unlock()
+	if c.sock.ended() {
+		c.fail(io.EOF)
+	}
+	c.leaveReading()
+}
+
 // leaveReading gives the reading turn to a goroutine if calls wait, else frees it.
 func (c *Conn) leaveReading() {
 	if c.in.have() == 0 {
@@ -299,6 +320,7 @@ func (c *Conn) leaveReading() {
 	}
 	waiting, failed := c.answersDue(), c.calls == nil
 	c.reading = waiting || failed
+	c.used = time.Now()
 	c.out.mu.Unlock()
 	switch {
 	case failed:
@@ -332,6 +354,7 @@ func (c *Conn) readAll() {
 		if idle && !c.answersDue() && c.calls != nil {
 			c.reading = false
 			c.turn++
+			c.used = time.Now()
 			c.out.mu.Unlock()
 			return
 		}

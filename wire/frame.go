@@ -275,7 +275,7 @@ func (r *frameReader) read() (int, error) {
 		}
 		return r.n, r.err
 	}
-	if r.buf != nil {
+	if r.buf != nil || r.skipping > 0 {
 		return plainRead(r.sock.Conn, r.space())
 	}
 	n, err := plainRead(r.sock.Conn, r.first[:])

@@ -217,6 +217,14 @@ func (c *memConn) TryWrite(b []byte) (int, error) {
 	return c.out.put(b)
 }
 
+// Ended reports whether the peer has ended the connection and nothing is left
+// to read.
+func (c *memConn) Ended() bool {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	return len(c.in.parts) == 0 && !c.in.stalled && (c.in.ended || c.in.err != nil)
+}
+
 func (c *memConn) LocalAddr() net.Addr  { return c.local }
 func (c *memConn) RemoteAddr() net.Addr { return c.remote }
 

@@ -423,3 +423,40 @@ func TestTransient(t *testing.T) {
 	f(net.ErrClosed, false)
 	f(&net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EINVAL)}, false)
 }
+
+func TestSocketEnded(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	near, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	far, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSocket(near, time.Second)
+	near.SetReadDeadline(time.Unix(1, 0)) // a deadline that is over changes nothing
+	f := func(want bool) {
+		t.Helper()
+		if s.ended() != want {
+			t.Errorf("ended() = %v", !want)
+		}
+	}
+
+	f(false)
+	far.Write([]byte{1})
+	f(false)
+	far.Close()
+	f(false) // a byte is left
+	near.SetReadDeadline(time.Time{})
+	io.ReadFull(near, make([]byte, 1))
+	near.Read(make([]byte, 1)) // waits for the end to arrive
+	f(true)
+	near.Close()
+	f(true)
+}

@@ -51,6 +51,8 @@ type Server struct {
 	draining  bool
 	empty     chan struct{} // closed when draining and the last connection has ended
 
+	replySizes [len(apis)]replySize
+
 	traffic traffic
 	count   struct {
 		accepted, refused, requests, badFrames, busy, panics, timeouts atomic.Int64

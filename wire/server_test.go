@@ -473,6 +473,7 @@ func TestIdleTimeout(t *testing.T) {
 		p := b.helloPeer()
 		p.send(trimFrame(2, 0))
 		time.Sleep(time.Hour) // a call in flight keeps the connection
+		synctest.Wait()
 		parked.Reply(&TrimResponse{})
 		p.recv()
 		start := time.Now()

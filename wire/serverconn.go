@@ -368,10 +368,12 @@ func (c *serverConn) isDraining() bool {
 	return c.draining
 }
 
-// finish waits until everything is answered and sent.
+// finish waits until everything is answered and sent. A peer that was idle
+// gets no time to read, since it waits for nothing.
 func (c *serverConn) finish() {
+	idle := c.greeted && c.inFlight.Load() == 0 && c.in.have() == 0
 	c.in.drop()
-	if c.awaitInFlight(0) {
+	if c.awaitInFlight(0) && !idle {
 		c.sock.closeWrite()
 		c.sock.linger(lingerTime)
 	}

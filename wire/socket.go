@@ -96,6 +96,13 @@ func (s *socket) rawWriteOnce(block bool) (n int, err error, wait bool) {
 	return s.w.n, s.w.err, false
 }
 
+// plainEnded is ended for connections that are no system sockets; only some
+// can tell.
+func (s *socket) plainEnded() bool {
+	c, ok := s.Conn.(interface{ Ended() bool })
+	return ok && c.Ended()
+}
+
 // closeWrite tells the peer that nothing more will come.
 func (s *socket) closeWrite() {
 	if c, ok := s.Conn.(interface{ CloseWrite() error }); ok {

@@ -81,3 +81,21 @@ func (s *socket) tryWrite(fd uintptr) (done bool) {
 	w.n = max(w.n, 0)
 	return w.err != unix.EAGAIN || !w.block
 }
+
+// ended reports whether the peer has ended the connection and nothing is left
+// to read. It does not block.
+func (s *socket) ended() bool {
+	if s.raw == nil {
+		return s.plainEnded()
+	}
+	var n int
+	var err error
+	var one [1]byte
+	// Control, unlike Read, pays no heed to a deadline that is over.
+	if s.raw.Control(func(fd uintptr) {
+		n, _, err = unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	}) != nil {
+		return true
+	}
+	return n <= 0 && err != unix.EAGAIN && err != unix.EINTR
+}

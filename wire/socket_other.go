@@ -17,3 +17,5 @@ func systemSocket(net.Conn) syscall.RawConn { return nil }
 func (r *frameReader) tryRead(uintptr) bool { return true }
 
 func (s *socket) tryWrite(uintptr) bool { return true }
+
+func (s *socket) ended() bool { return s.plainEnded() }
