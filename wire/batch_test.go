@@ -224,10 +224,12 @@ func TestVerifyProduce(t *testing.T) {
 	f(bad, CodeCorruptBatch)
 
 	// lengths
-	f(good[:len(good)-1], CodeInvalidBatch)                       // shorter than it says
-	f(append(slices.Clone(good), 0), CodeInvalidBatch)            // longer than it says
-	changed(put32(atBatchLength, 95), CodeInvalidBatch)           // shorter than a header
-	changed(put32(atRecordsLength, 10), CodeInvalidBatch)         // other than batchLength-96 without codec
+	f(good[:len(good)-1], CodeInvalidBatch)               // shorter than it says
+	f(append(slices.Clone(good), 0), CodeInvalidBatch)    // longer than it says
+	changed(put32(atBatchLength, 95), CodeInvalidBatch)   // shorter than a header
+	changed(put32(atRecordsLength, 10), CodeInvalidBatch) // other than batchLength-96 without codec
+	changed(put32(atRecordsLength, uint32(len(good)-HeaderSize-1)), CodeInvalidBatch)
+	changed(put32(atRecordsLength, uint32(len(good)-HeaderSize+1)), CodeInvalidBatch)
 	changed(put32(atBatchLength, 1<<31), CodeTooLarge)            // beyond every limit
 	changed(put32(atRecordsLength, 1<<31), CodeTooLarge)          // the same
 	f(edit(zipped, put32(atRecordsLength, 20)), CodeInvalidBatch) // too short for three records
@@ -342,7 +344,12 @@ func TestVerifyStored(t *testing.T) {
 	f(edit(stored, put64(atBaseOffset, math.MaxInt64-2)), false) // the next offset would not exist
 	f(edit(stored, put32(atLeaderEpoch, 1<<31)), false)
 	f(edit(empty, func(b Batch) { b.SetProducer(7, 0, 0) }), false)
-	f(edit(append(slices.Clone(empty), 'x'), func(b Batch) { put32(atBatchLength, HeaderSize+1)(b); put32(atRecordsLength, 1)(b) }), false)
+	f(edit(append(slices.Clone(empty), 'x'), func(b Batch) { // a byte and no record
+		put32(atBatchLength, HeaderSize+1)(b)
+		put32(atRecordsLength, 1)(b)
+		put32(atRecordsCRC, crcOf([]byte("x")))(b)
+	}), false)
+	f(edit(empty, put16(atAttributes, uint16(Zstd))), false)
 }
 
 func TestParseHeader(t *testing.T) {

@@ -233,6 +233,13 @@ func TestZstdFrames(t *testing.T) {
 	no(frame(0, 13<<3|1, nil, abc)) // 9 MiB
 	no(frame(0, 31<<3|7, nil, abc)) // nearly 4 TiB
 	no(frame(3<<6|single, -1, le(8<<20+1), abc))
+	eight := slices.Repeat([][]byte{block(false, 1, 128<<10, "x")}, 64)
+	one := block(true, 0, 1, "x")
+	refused(t, Zstd, 8<<20+1, frame(3<<6|single, -1, le(8<<20+1), append(eight, one)...)) // all in one segment: a window of that size
+	eight[63] = block(true, 1, 128<<10, "x")
+	if err := Zstd.decompress(make([]byte, 8<<20), frame(3<<6|single, -1, le(8<<20), eight...)); err != nil {
+		t.Errorf("8 MiB in one segment: %v", err)
+	}
 	no(frame(single, -1, []byte{2}, abc)) // the content size lies
 	no(frame(single, -1, []byte{4}, abc))
 	no(frame(3<<6, 0, le(1<<63), abc))

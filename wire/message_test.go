@@ -335,6 +335,7 @@ func TestBadFields(t *testing.T) {
 	f(&ProduceRequest{Acks: 2})
 	f(&ProduceRequest{Acks: -2})
 	f(&ProduceRequest{Batches: []Batch{make(Batch, HeaderSize-1)}})
+	f(&ProduceRequest{Batches: []Batch{make(Batch, HeaderSize-1), make(Batch, 200)}})
 	f(&ListOffsetsRequest{Queries: []OffsetQuery{{Kind: AtAppendTime + 1}}})
 	f(&HelloRequest{Client: strings.Repeat("x", MaxString+1)})
 	f(&MetadataRequest{Topics: make([]string, MaxCount+1)})

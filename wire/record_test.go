@@ -89,19 +89,19 @@ func TestDamagedRecords(t *testing.T) {
 	nul := rec(0, 0, -1, -1, 0)
 
 	f(raw(1, 0, ""), "record 1 of 1")
-	f(raw(2, 1, nul), "record 2 of 2")                                   // one is missing
-	f(raw(1, 0, nul+nul), "left over")                                   // one too many
-	f(raw(1, 0, nul+"x"), "left over")                                   //
-	f(raw(1, 0, "\x0e\x01\x00\x00\x01\x01\x00\x00"), "attributes 1")     //
-	f(raw(1, 0, varints(8, "\x00", 0, 0, -1, -1, 0, 0, 0)), "left over") // in the record
-	f(raw(1, 0, varints(5, "\x00", 0, 0, -1, -1, 0)), "wanted")          // the length cuts the record
-	f(raw(1, 0, varints(-1)), "length -1")                               // length below 0
-	f(raw(1, 0, varints(-2)), "length -2")                               //
-	f(raw(1, 0, varints(1<<30, "\x00")), "length 1073741824")            //
-	f(raw(1, 0, varints(math.MaxInt32+1)), "32 bits")                    //
-	f(raw(1, 0, rec(0, 1, -1, -1, 0)), "offset delta 1")                 // beyond the last
-	f(raw(1, 9, rec(0, -1, -1, -1, 0)), "offset delta -1")               //
-	f(raw(2, 9, nul+nul), "offset delta 0 after 0")                      // not ascending
+	f(raw(2, 1, nul), "record 2 of 2")                                                                   // one is missing
+	f(raw(1, 0, nul+nul), "left over")                                                                   // one too many
+	f(raw(1, 0, nul+"x"), "left over")                                                                   //
+	f(raw(1, 0, "\x0e\x01\x00\x00\x01\x01\x00\x00"), "attributes 1")                                     //
+	f(raw(1, 0, varints(8, "\x00", 0, 0, -1, -1, 0, 0, 0)), "record 1 of 1: corrupt: 2 bytes left over") // in the record
+	f(raw(1, 0, varints(5, "\x00", 0, 0, -1, -1, 0)), "wanted")                                          // the length cuts the record
+	f(raw(1, 0, varints(-1)), "length -1")                                                               // length below 0
+	f(raw(1, 0, varints(-2)), "length -2")                                                               //
+	f(raw(1, 0, varints(1<<30, "\x00")), "length 1073741824")                                            //
+	f(raw(1, 0, varints(math.MaxInt32+1)), "32 bits")                                                    //
+	f(raw(1, 0, rec(0, 1, -1, -1, 0)), "offset delta 1")                                                 // beyond the last
+	f(raw(1, 9, rec(0, -1, -1, -1, 0)), "offset delta -1")                                               //
+	f(raw(2, 9, nul+nul), "offset delta 0 after 0")                                                      // not ascending
 	f(raw(2, 9, rec(0, 5, -1, -1, 0)+rec(0, 4, -1, -1, 0)), "offset delta 4 after 5")
 	f(raw(1, 0, rec(0, 0, -2, -1, 0)), "length -2")
 	f(raw(1, 0, rec(0, 0, 9, "k", -1, 0)), "length 9")
