@@ -70,8 +70,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
 // A Batch is one encoded batch, header included. Its methods read fields of
-// the header and need at least HeaderSize bytes; none but Parse, Verify and
-// VerifyProduce check anything. A Batch does not own its bytes.
+// the header and need at least HeaderSize bytes; only Verify and VerifyProduce
+// check anything. A Batch does not own its bytes.
 type Batch []byte
 
 // Len returns the field batchLength: the whole batch in bytes. It may

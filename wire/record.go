@@ -82,13 +82,16 @@ func (b Batch) Records(d *Decoder, f func(*Record) error) error {
 
 // Open starts at the first record of b, which must be verified. Key and value
 // of records alias b if it is not compressed, else the scratch buffer.
+// After an error there is nothing to read.
 func (d *Decoder) Open(b Batch) error {
+	d.r.Reset(nil)
+	d.count, d.read = 0, 0
 	section, err := d.Section(b)
 	if err != nil {
 		return err
 	}
 	d.r.Reset(section)
-	d.count, d.read = b.Count(), 0
+	d.count = b.Count()
 	d.base, d.lastDelta, d.delta = b.BaseOffset(), b.LastOffsetDelta(), -1
 	d.baseTime, d.appendTime, d.stamped = b.BaseTime(), b.AppendTime(), b.AppendTimeType()
 	return nil
@@ -115,8 +118,9 @@ func (d *Decoder) Next() (*Record, error) {
 // ends where the record says it does.
 func (d *Decoder) next() {
 	r := &d.r
+	n := r.length()
 	section := r.b
-	r.b = section[:r.at+r.length()]
+	r.b = section[:r.at+n]
 	if attr := r.U8(); attr != 0 {
 		r.Failf("record attributes %d", attr)
 	}

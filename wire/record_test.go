@@ -171,12 +171,25 @@ func TestDecoderNext(t *testing.T) {
 		}
 	}
 
+	// a batch that cannot be opened leaves nothing of the one before
+	if err := d.Open(sample(t, BuilderOptions{Codec: Zstd})); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Open(edit(sample(t, BuilderOptions{Codec: Zstd}), put32(atRecordsLength, 2000))); !errors.Is(err, ErrCorrupt) {
+		t.Fatal(err)
+	}
+	if r, err := d.Next(); err != io.EOF {
+		t.Fatalf("%+v, %v", r, err)
+	}
+
 	// a fault stays one
 	if err := d.Open(raw(2, 1, "xxxxxxxxxxxxxxxx")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Next(); !errors.Is(err, ErrCorrupt) {
-		t.Fatal(err)
+	for range 4 {
+		if _, err := d.Next(); !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
 	}
 }
 
