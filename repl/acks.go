@@ -1,6 +1,8 @@
 package repl
 
 import (
+	"time"
+
 	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
@@ -12,7 +14,8 @@ type ack struct {
 	written int64       // flushState.written when it was appended
 	all     bool        // acks=all: every replica that counts must have it
 	at      storage.Appended
-	done    func(storage.Appended, error)
+	done    func(storage.Appended, error) // nil once answered
+	within  time.Duration                 // when it is answered TIMEOUT, 0: never
 }
 
 // acks are the waiting answers, ascending by end: they fall due in the order in
@@ -22,8 +25,12 @@ type ack struct {
 // original may be older: were it answered early, the order would go; were it
 // answered when it came, a retry would succeed that the original could not yet.
 type acks struct {
-	ring *mem.Ring[ack]
+	ring     *mem.Ring[ack]
+	deadline time.Duration // no within is earlier; 0: there is none
 }
+
+// waiting reports whether a write waits.
+func (q *acks) waiting() bool { return q.ring.Len() > 0 }
 
 // push queues a. The caller has seen to it that there is room.
 func (q *acks) push(a ack) {
@@ -34,6 +41,9 @@ func (q *acks) push(a ack) {
 	if !q.ring.Push(a) {
 		panic("BUG: a write was appended with no room for its ack")
 	}
+	if a.within > 0 && (q.deadline == 0 || a.within < q.deadline) {
+		q.deadline = a.within
+	}
 }
 
 // settle answers, in order, what the disk and the other replicas allow.
@@ -43,13 +53,41 @@ func (q *acks) settle(f *flushState, committed wire.Offset, now mem.Now) {
 			return
 		}
 		answered, _ := q.ring.Pop() // before the call, so that nothing answers it twice
-		answered.done(answered.at, nil)
+		if answered.done != nil {
+			answered.done(answered.at, nil)
+		}
+	}
+	q.deadline = 0
+}
+
+// expire answers those whose time is up. Their writes are in the log and may
+// still count, so they keep their place. The ring is searched only when a
+// deadline has passed, most of the time that of a write answered long ago.
+func (q *acks) expire(now mem.Now) {
+	if q.deadline == 0 || q.deadline > now.Mono {
+		return
+	}
+	q.deadline = 0
+	for i := range q.ring.Len() {
+		a := q.ring.At(i)
+		switch {
+		case a.within == 0:
+		case a.within <= now.Mono:
+			done := a.done
+			a.within, a.done = 0, nil
+			done(storage.Appended{First: -1, Last: -1}, errAckTimeout)
+		case q.deadline == 0 || a.within < q.deadline:
+			q.deadline = a.within
+		}
 	}
 }
 
 // fail answers everything with err.
 func (q *acks) fail(err error) {
+	q.deadline = 0
 	for a, ok := q.ring.Pop(); ok; a, ok = q.ring.Pop() {
-		a.done(storage.Appended{First: -1, Last: -1}, err)
+		if a.done != nil {
+			a.done(storage.Appended{First: -1, Last: -1}, err)
+		}
 	}
 }

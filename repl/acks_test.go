@@ -29,7 +29,7 @@ func TestAcks(t *testing.T) {
 			state.done(flushed)
 		}
 		got := ""
-		q := acks{mem.NewRing[ack](8)}
+		q := acks{ring: mem.NewRing[ack](8)}
 		for i, w := range ws {
 			q.push(ack{end: w.end, written: w.written, all: w.all, done: func(storage.Appended, error) { got += string(rune('a' + i)) }})
 		}
@@ -54,7 +54,7 @@ func TestAcks(t *testing.T) {
 
 // TestAcksStayAscending pushes a duplicate whose original is far below.
 func TestAcksStayAscending(t *testing.T) {
-	q := acks{mem.NewRing[ack](8)}
+	q := acks{ring: mem.NewRing[ack](8)}
 	for _, end := range []wire.Offset{5, 9, 2, 9, 12} {
 		q.push(ack{end: end, written: int64(end) * 10})
 	}
@@ -74,7 +74,7 @@ func TestAcksStayAscending(t *testing.T) {
 // TestAcksPanicOnce lets an answer panic: it is not given again.
 func TestAcksPanicOnce(t *testing.T) {
 	got := ""
-	q := acks{mem.NewRing[ack](8)}
+	q := acks{ring: mem.NewRing[ack](8)}
 	q.push(ack{done: func(storage.Appended, error) { got += "a"; panic("in the answer") }})
 	q.push(ack{done: func(_ storage.Appended, err error) { got += fmt.Sprint("b", err) }})
 	f := func(do func()) {

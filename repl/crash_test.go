@@ -51,7 +51,7 @@ func TestCrash(t *testing.T) {
 		{Flush: Interval, FlushBytes: 600, FlushEvery: 40 * time.Millisecond},
 		{Flush: Sync},
 	}
-	seeds := uint64(60)
+	seeds := uint64(40)
 	if testing.Short() {
 		seeds = 20
 	}
@@ -161,6 +161,9 @@ func (h *history) send(b *sentBatch, failed func(error)) {
 			h.fatalf("%s was acknowledged at offset %d, and again at %d", b.value, b.offset, at.First)
 		default:
 			b.acked, b.offset, b.appended = true, at.First, now
+			if v := h.p.View(); v.Committed <= at.Last {
+				h.fatalf("%s at offset %d was acknowledged while %d was committed", b.value, at.First, v.Committed)
+			}
 		}
 	}}}, false, at(h.ms))
 }

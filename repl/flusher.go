@@ -21,10 +21,10 @@ type directory struct {
 	set     *Set
 	janitor janitor
 
-	slow   atomic.Bool                 // a flush is late
-	failed atomic.Pointer[lastFailure] // once, for good
-	dead   chan struct{}               // closed then
-	loops  sync.WaitGroup              // the janitor's
+	slow   atomic.Bool           // a flush is late
+	failed atomic.Pointer[error] // once, for good
+	dead   chan struct{}         // closed then
+	loops  sync.WaitGroup        // the janitor's
 
 	mu      sync.Mutex
 	running []flight
@@ -33,8 +33,6 @@ type directory struct {
 	closing []flight // logs being closed, as many as closers holds
 	closers chan struct{}
 }
-
-type lastFailure struct{ err error }
 
 // A flight is a flush that runs.
 type flight struct {
@@ -187,8 +185,8 @@ func (d *directory) overdue(now mem.Now) (longest time.Duration, first, late boo
 
 // failure returns why the directory failed, nil while it stands.
 func (d *directory) failure() error {
-	if f := d.failed.Load(); f != nil {
-		return f.err
+	if err := d.failed.Load(); err != nil {
+		return *err
 	}
 	return nil
 }
@@ -196,7 +194,7 @@ func (d *directory) failure() error {
 // fail ends the directory: its partitions go offline, each in its own turn. The
 // first reason stays. Any goroutine, in a turn or not.
 func (d *directory) fail(err error) {
-	if !d.failed.CompareAndSwap(nil, &lastFailure{err}) {
+	if !d.failed.CompareAndSwap(nil, &err) {
 		return
 	}
 	close(d.dead)

@@ -3,6 +3,7 @@ package repl
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -22,13 +23,14 @@ type janitor struct {
 	dir    *directory
 	round  time.Duration // when the next one is due
 	tidy   time.Duration // when retention is looked at next
-	proofs []proof       // to be written with the recovery points
+	proofs []proof       // to be written with the recovery points, and told
 }
 
 // A proof is a recovery point whose bytes are durable.
 type proof struct {
 	p     *Partition
 	point storage.Point
+	saved bool // it stands in the recovery points
 }
 
 // A chore is a rare task.
@@ -80,8 +82,12 @@ func (j *janitor) turn(now mem.Now) {
 	}
 }
 
-// prove makes the checkpoint that p has left durable.
+// prove makes the checkpoint that p has left durable. It leaves the next one
+// until p has heard of the last.
 func (j *janitor) prove(p *Partition) {
+	if p.unheard {
+		return
+	}
 	c := j.dir.beginProof(p, j.dir.set.mono())
 	if c == nil {
 		return
@@ -92,27 +98,40 @@ func (j *janitor) prove(p *Partition) {
 		j.failed(fmt.Errorf("recovery point of %s %d: %w", p.topic, p.id.Partition, err))
 		return
 	}
-	j.proofs = append(j.proofs, proof{p, point})
+	p.unheard = true
+	j.proofs = append(j.proofs, proof{p: p, point: point})
 }
 
-// save writes the recovery points, in one file for all. If the disk has no room
-// for it, the next round tries again.
+// save writes the recovery points, in one file for all, and tells their
+// partitions. What the disk or a mailbox has no room for, the next round tries
+// again.
 func (j *janitor) save() {
-	if len(j.proofs) == 0 {
-		return
-	}
-	points := make([]storage.Point, len(j.proofs))
-	for i, proved := range j.proofs {
-		points[i] = proved.point
-	}
-	if err := j.dir.dir.SavePoints(points); err != nil {
-		j.failed(fmt.Errorf("recovery points: %w", err))
-		return
-	}
+	var points []storage.Point
 	for _, proved := range j.proofs {
-		proved.p.ask(&chore{kind: choreProved, point: proved.point})
+		if !proved.saved {
+			points = append(points, proved.point)
+		}
 	}
-	j.proofs = nil
+	if len(points) > 0 {
+		if err := j.dir.dir.SavePoints(points); err != nil {
+			j.failed(fmt.Errorf("recovery points: %w", err))
+			return
+		}
+	}
+	j.proofs = slices.DeleteFunc(j.proofs, func(proved proof) bool { return j.told(proved) })
+	for i := range j.proofs {
+		j.proofs[i].saved = true
+	}
+}
+
+// told tells a partition that its point stands, unless its mailbox is full.
+func (j *janitor) told(proved proof) bool {
+	p := proved.p
+	if !p.ask(&chore{kind: choreProved, point: proved.point}) && p.closing.Load() == nil {
+		return false
+	}
+	p.unheard = false
+	return true
 }
 
 // purge unlinks what nobody needs any more.

@@ -129,7 +129,7 @@ func (l *leader) enter() {
 			s.write.Done(s.at, nil)
 			continue
 		}
-		l.acks.push(ack{end: end, written: written, all: s.write.Acks == wire.AcksAll, at: s.at, done: s.write.Done})
+		l.acks.push(ack{end: end, written: written, all: s.write.Acks == wire.AcksAll, at: s.at, done: s.write.Done, within: s.write.Deadline})
 	}
 	l.staged = l.staged[:0]
 }

@@ -44,6 +44,8 @@ type Partition struct {
 	captured atomic.Pointer[storage.Checkpoint] // the holder leaves it for the janitor
 	changed  atomic.Bool                        // there is something a recovery point does not know
 
+	unheard bool // the janitor's: a proof that the holder has not heard of
+
 	appender sync.Once     // starts the owner goroutine, with the first work left to it
 	news     chan struct{} // tells it, once the inbox is closed, to look around
 	stopped  chan struct{} // closed when it has ended
@@ -88,6 +90,9 @@ type Write struct {
 	// Body holds the memory of Batch, with a reference for this write that the
 	// partition gives up as soon as the batch is appended or refused. nil: none.
 	Body *mem.Buf
+	// Deadline is when a write that still waits is answered TIMEOUT, on the
+	// monotonic clock; it stays in the log. 0: never.
+	Deadline time.Duration
 	// Done is called exactly once, on any goroutine, from within the
 	// partition's turn: it must be quick and must not wait for the partition.
 	// On success at says where the batch lies, at.First = -1 for a duplicate so
@@ -130,7 +135,7 @@ func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *st
 		log:          l,
 		epoch:        v.Epoch(),
 		flush:        newFlushState(st, v.End()),
-		acks:         acks{mem.NewRing[ack](s.config.MaxUnacked)},
+		acks:         acks{ring: mem.NewRing[ack](s.config.MaxUnacked)},
 		segmentBytes: cmp.Or(st.Log.SegmentBytes, 1<<30),
 	}
 	// Recovery has fsynced all there is, so a lone replica has committed it.
@@ -256,6 +261,7 @@ var (
 	errDiskSlow         = &wire.Error{Code: wire.CodeDiskSlow, Message: "the disk does not keep up", RetryAfter: time.Second}
 	errTooManyParked    = &wire.Error{Code: wire.CodeBusy, Message: "too many fetches wait on the partition", RetryAfter: 200 * time.Millisecond}
 	errTooManyProducers = &wire.Error{Code: wire.CodeBusy, Message: "the partition knows as many producers as it may", RetryAfter: time.Second}
+	errAckTimeout       = &wire.Error{Code: wire.CodeTimeout, Message: "the write is in the log, its acknowledgement did not come in time"}
 	errShutdown         = &wire.Error{Code: wire.CodeShuttingDown, Message: "the broker stops", RetryAfter: 200 * time.Millisecond}
 	errDropped          = &wire.Error{Code: wire.CodeNotLeader, Message: "the partition is not on this node any more"}
 )

@@ -391,3 +391,29 @@ func TestTrim(t *testing.T) {
 		produce a; turn; trim 1; turn               | trimmed=-1,OUT_OF_RANGE 0≤0≤1,0
 	`)
 }
+
+// TestDeadline answers writes whose time is up; they stay in the log.
+func TestDeadline(t *testing.T) {
+	f := func(st Settings, story string) {
+		t.Helper()
+		newRig(t, st, SetConfig{}).play(story)
+	}
+
+	f(Settings{Flush: Sync}, `
+		produce a within=500; turn; start      | 0≤0≤1,0
+		produce b within=200; produce c; turn  | 0≤0≤3,0
+		clock 199; steps                       | done
+		clock 200; turn                        | b=TIMEOUT
+		clock 499; steps                       | done
+		clock 500; turn                        | a=TIMEOUT
+		clock 900; steps                       | done
+		done; turn; start; done; turn          | c=2 0≤3≤3,3
+		produce d within=1000; turn; start     | 0≤3≤4,3
+		done; turn                             | d=3 0≤4≤4,4
+		clock 1000; steps                      | turn
+		turn; steps                            |
+	`)
+	f(Settings{}, `
+		produce a within=10; turn              | a=0 0≤1≤1,0
+	`)
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/storage"
@@ -145,7 +146,8 @@ func (r *rig) do(args []string) {
 }
 
 // produce queues one write a name, all with one push. Options: acks, of (records
-// each), bytes (of padding a record), from (a producer), seq (its sequence).
+// each), bytes (of padding a record), from (a producer), seq (its sequence), within
+// (a deadline in ms).
 func (r *rig) produce(args []string) {
 	o := map[string]int{"acks": int(wire.AcksAll), "of": 1}
 	var names []string
@@ -165,8 +167,8 @@ func (r *rig) produce(args []string) {
 	for _, name := range names {
 		ws = append(ws, Write{
 			Batch: testBatch(r.t, producer, seq, o["of"], o["bytes"], name),
-			Acks:  int8(o["acks"]),
-			Done:  func(at storage.Appended, err error) { r.answered(name, at, err) },
+			Acks:  int8(o["acks"]), Deadline: time.Duration(o["within"]) * time.Millisecond,
+			Done: func(at storage.Appended, err error) { r.answered(name, at, err) },
 		})
 		seq += int32(o["of"])
 	}
@@ -183,6 +185,9 @@ func (r *rig) answered(name string, at storage.Appended, err error) {
 		r.note("%s=%v", name, wire.CodeOf(err))
 	default:
 		r.note("%s=%d", name, at.First)
+		if end := r.p.View().End; at.Last >= end {
+			r.t.Errorf("%s at offset %d was answered while the view ended at %d", name, at.Last, end)
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package repl
 import (
 	"context"
 	"runtime"
-	"sync"
 	"time"
 
 	"github.com/teralog/teralog/mem"
@@ -43,19 +42,28 @@ func (s *Set) runTimers(ctx context.Context) {
 	}
 }
 
-// whileWatching calls f, which waits for flushes, while the timers go on: else
-// it would wait for ever for a disk that hangs.
+// whileWatching calls f, which waits for flushes, and watches them: else it
+// would wait for ever for a disk that hangs.
 func (s *Set) whileWatching(f func()) {
 	if s.config.Manual {
 		f()
 		return
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	var timers sync.WaitGroup
-	timers.Go(func() { s.runTimers(ctx) })
-	f()
-	stop()
-	timers.Wait()
+	ticker := time.NewTicker(s.config.SlowAfter / 2)
+	defer ticker.Stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	for {
+		select {
+		case <-done:
+			return
+		case <-ticker.C:
+			s.watch(s.config.Clock.Now())
+		}
+	}
 }
 
 // join waits for the directory's janitor, unless the directory failed: its disk
@@ -130,8 +138,8 @@ func (p *Partition) enter(inline bool, now mem.Now) {
 	case !inline:
 		p.leave()
 	case p.inline(now):
-		if p.dir.begin(p, now.Mono) {
-			p.dir.flush(p)
+		if p.dir.begin(p, now.Mono) && p.dir.flush(p) {
+			p.dir.flushAside(p) // the next one is not the caller's
 		}
 	}
 }
@@ -178,25 +186,30 @@ func (p *Partition) startAppender() {
 // flushAside flushes p's log on another goroutine, or puts it in line.
 func (d *directory) flushAside(p *Partition) {
 	if d.begin(p, d.set.mono()) {
-		go d.flush(p)
+		go d.flushOn(p)
 	}
 }
 
-// flush flushes p's log in the slot it was given, and gives the slot on. It
-// goes on while the partition, turned here, wants the next flush at once and
-// gets a slot: under load one goroutine commits group after group.
-func (d *directory) flush(p *Partition) {
-	for again := true; again; {
-		// Producers that the last flush has answered are about to append again.
-		// Let them run first, else the first of them has a flush to itself while
-		// all others wait for the next. With nobody about it costs 100 ns.
-		runtime.Gosched()
-		to, err := p.log.Flush()
-		if next := d.end(p, d.set.mono()); next != nil {
-			go d.flush(next)
-		}
-		again = p.land(to, err) && d.begin(p, d.set.mono())
+// flushOn flushes p's log in the slot it was given, and goes on while there is
+// more to flush at once and a slot for it: under load one goroutine commits
+// group after group.
+func (d *directory) flushOn(p *Partition) {
+	for d.flush(p) && d.begin(p, d.set.mono()) {
 	}
+}
+
+// flush flushes p's log once, gives the slot on, and tells p. It returns whether
+// the next flush is due.
+func (d *directory) flush(p *Partition) (again bool) {
+	// Producers that the last flush has answered are about to append again. Let
+	// them run first, else the first of them has a flush to itself while all
+	// others wait for the next. With nobody about it costs 100 ns.
+	runtime.Gosched()
+	to, err := p.log.Flush()
+	if next := d.end(p, d.set.mono()); next != nil {
+		go d.flushOn(next)
+	}
+	return p.land(to, err)
 }
 
 // land reports the end of a flush, and turns the partition if it is idle.

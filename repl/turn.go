@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"time"
 
 	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/storage"
@@ -66,8 +67,8 @@ func (p *Partition) write(now mem.Now) {
 	if err == nil {
 		return
 	}
-	if full := definite(err); full != nil {
-		p.leader.failStaged(full)
+	if answer := definite(err); answer != nil {
+		p.leader.failStaged(answer)
 		return
 	}
 	p.dir.fail(fmt.Errorf("append to %s %d: %w", p.topic, p.id.Partition, err))
@@ -84,6 +85,7 @@ func (p *Partition) advance(now mem.Now) {
 	p.publish()
 	p.leader.enter()
 	p.leader.acks.settle(f, p.offsets.committed, now)
+	p.leader.acks.expire(now)
 	p.waiters.wake(p.offsets.committed, f.volume())
 }
 
@@ -125,24 +127,35 @@ func (p *Partition) park() {
 	}
 }
 
-// plan returns whether a flush must start now, and sets the timer for one that
-// must start later.
+// plan returns whether a flush must start now, and sets the timer for what falls
+// due later.
 func (p *Partition) plan(now mem.Now) (flush bool) {
+	if p.down != nil {
+		return false
+	}
 	if p.armed <= now.Mono {
 		p.armed = 0
 	}
-	at, ok := p.leader.flush.due(p.leader.acks.ring.Len() > 0)
+	at, ok := p.leader.flush.due(p.leader.acks.waiting())
 	switch {
-	case !ok || p.down != nil:
-		return false
-	case at <= now.Mono:
+	case ok && at <= now.Mono:
 		p.leader.flush.start()
-		return true
-	case p.armed == 0 || at < p.armed:
+		flush = true
+	case ok:
+		p.arm(at)
+	}
+	if at := p.leader.acks.deadline; at > 0 {
+		p.arm(at)
+	}
+	return flush
+}
+
+// arm has the partition turned at that time, or earlier.
+func (p *Partition) arm(at time.Duration) {
+	if p.armed == 0 || at < p.armed {
 		p.armed = at
 		p.set.wheel.Set(&p.timer, at)
 	}
-	return false
 }
 
 // goOffline ends the partition's service for good. The writes that wait may or
@@ -157,7 +170,6 @@ func (p *Partition) condemn(why error) {
 	p.down = wire.Errorf(wire.CodeOffline, "the partition is offline: %v", why)
 	p.publish()
 	p.set.event(Event{Kind: PartitionOffline, Dir: p.dir.dir, ID: p.id, Err: why})
-	p.set.config.Log.Error("partition offline", "topic", p.topic, "part", p.id.Partition, "err", why)
 }
 
 // answerAll ends whatever waits: writes with err, the rest with why the
