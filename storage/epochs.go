@@ -19,9 +19,10 @@ type epochStart struct {
 // epochs is the history of leader epochs. list is shared with views: it is
 // appended to, or replaced.
 type epochs struct {
-	home  *home
-	list  []epochStart
-	dirty bool // list has more than the file
+	home    *home
+	list    []epochStart
+	dirty   bool // list says other than the file
+	trimmed bool // the file has older epochs than list, no more
 }
 
 const epochsName = "leader-epoch-checkpoint"
@@ -74,7 +75,7 @@ func (h *epochs) trim(start wire.Offset) {
 	}
 	if n > 0 {
 		h.list = append([]epochStart(nil), h.list[n:]...)
-		h.dirty = true
+		h.trimmed = true
 	}
 }
 
@@ -83,7 +84,7 @@ func (h *epochs) save() error {
 	if err := saveEpochs(h.home, h.list); err != nil {
 		return err
 	}
-	h.dirty = false
+	h.dirty, h.trimmed = false, false
 	return nil
 }
 

@@ -16,6 +16,7 @@ type flusher struct {
 	flushed atomic.Int64          // everything below this offset is durable
 	cuts    atomic.Int64          // how often the log was truncated
 	failed  atomic.Pointer[error] // the first fsync that failed; final
+	again   atomic.Bool           // the last recovery point came to nothing
 }
 
 func (x *flusher) err() error {
@@ -112,6 +113,7 @@ type Checkpoint struct {
 	snapshot []byte      // nil: none is due
 	older    wire.Offset // what Point.Snapshot is if the disk has no room for it
 	epochs   []epochStart
+	spare    bool // the epochs on disk will do
 	names    bool // files were made since the last one
 }
 
@@ -127,6 +129,9 @@ type indexPage struct {
 // nothing changed since the last one. It is cheap. The owner calls it between
 // turns, and does not truncate until the point is saved.
 func (l *Log) Checkpoint(now mem.Now) *Checkpoint {
+	if l.flush.again.Swap(false) {
+		l.dirty, l.epochs.dirty, l.unsnapped = true, true, l.o.SnapshotBytes
+	}
 	if !l.dirty || l.broken != nil {
 		return nil
 	}
@@ -152,9 +157,9 @@ func (l *Log) checkpoint(snapshot bool) *Checkpoint {
 		c.snapshot, c.point.Snapshot = l.producers.encode(l.tail.end), l.tail.end
 		l.unsnapped = 0
 	}
-	if l.epochs.dirty {
-		c.epochs = l.epochs.list
-		l.epochs.dirty = false
+	if l.epochs.dirty || l.epochs.trimmed {
+		c.epochs, c.spare = l.epochs.list, !l.epochs.dirty
+		l.epochs.dirty, l.epochs.trimmed = false, false
 	}
 	c.names, l.home.newNames = l.home.newNames, false
 	l.dirty = false
@@ -203,10 +208,11 @@ func (c *Checkpoint) takeFinished(s *segment) {
 // Run makes everything durable that the point vouches for, and returns it. What
 // consumers may have seen, Point.Committed, is set to the point itself; a caller
 // that knows less lowers it. After an error that wraps ErrSync the data
-// directory must fail; a full disk is none, since then the point only vouches
-// for less.
-func (c *Checkpoint) Run() (Point, error) {
+// directory must fail. On a full disk the point vouches for less, or, after an
+// error, a later Checkpoint tries again.
+func (c *Checkpoint) Run() (p Point, err error) {
 	l := c.log
+	defer func() { l.flush.again.Store(err != nil) }()
 	for _, p := range c.pages {
 		if p.kind.writeEntries(p.f, p.at, p.es, nil) != nil {
 			c.point.vouchNoIndex()
@@ -263,10 +269,14 @@ func (c *Checkpoint) writeSmall() error {
 			return err
 		}
 	}
-	if c.epochs != nil {
-		return saveEpochs(h, c.epochs)
+	if c.epochs == nil {
+		return nil
 	}
-	return nil
+	err := saveEpochs(h, c.epochs)
+	if c.spare && isDiskFull(err) {
+		return nil
+	}
+	return err
 }
 
 // Checkpointed tells the owner that p stands in recovery-points, durably. Old
