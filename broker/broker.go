@@ -33,7 +33,8 @@ type Env struct {
 	FS    storage.FS
 	Boot  string           // changes with every start of the machine
 	NewID func() wire.UUID // random
-	Clock *mem.Clock       // nil in a simulator, which passes its own time to Turn
+	Now   func() mem.Now   // the time
+	Clock *mem.Clock       // for the loops of the rooms below; a manual broker has none
 	Log   *slog.Logger
 	// Manual says that no goroutine is started: things happen in Turn only.
 	Manual bool
@@ -45,7 +46,8 @@ func NewEnv(log *slog.Logger) (Env, error) {
 	if err != nil {
 		return Env{}, err
 	}
-	return Env{FS: storage.OS(), Boot: boot, NewID: randomID, Clock: mem.NewClock(), Log: log}, nil
+	clock := mem.NewClock()
+	return Env{FS: storage.OS(), Boot: boot, NewID: randomID, Now: clock.Now, Clock: clock, Log: log}, nil
 }
 
 func randomID() (id wire.UUID) {
@@ -110,13 +112,7 @@ func New(c Config, e Env) (*Broker, error) {
 	return b, nil
 }
 
-// time returns the present: the clock's, or in a manual broker the last Turn's.
-func (b *Broker) time() mem.Now {
-	if b.env.Clock != nil {
-		return b.env.Clock.Now()
-	}
-	return *b.now.Load()
-}
+func (b *Broker) time() mem.Now { return b.env.Now() }
 
 func (b *Broker) hello() wire.HelloResponse {
 	return wire.HelloResponse{
@@ -255,9 +251,9 @@ func (b *Broker) abandon() {
 
 // Turn does all waiting work once, for a simulator that does not care for the
 // order. It returns whether there was any.
-func (b *Broker) Turn(now mem.Now) (worked bool) {
-	for _, s := range b.Steps(nil, now) {
-		b.Step(s, now)
+func (b *Broker) Turn() (worked bool) {
+	for _, s := range b.Steps(nil) {
+		b.Step(s)
 		worked = worked || s.Kind != StepCoord
 	}
 	return worked

@@ -19,11 +19,7 @@ const openers = 8
 // open is the start: data directories, metadata, then every partition.
 func (b *Broker) open() error {
 	b.hosts.init()
-	now := mem.Now{}
-	if b.env.Clock != nil {
-		now = b.env.Clock.Now()
-	}
-	b.now.Store(&now)
+	now := b.time()
 	if err := b.openDirs(); err != nil {
 		return err
 	}

@@ -1,10 +1,6 @@
 package broker
 
-import (
-	"github.com/teralog/teralog/mem"
-	"github.com/teralog/teralog/repl"
-	"github.com/teralog/teralog/wire"
-)
+import "github.com/teralog/teralog/repl"
 
 // A Step is one thing that may happen next in a manual broker. A simulator
 // draws one from Steps; in production they happen at once, on goroutines.
@@ -25,10 +21,10 @@ const (
 	StepWork                  // a look-up by time, or decoding
 )
 
-// Steps appends to dst what may happen at now, in an order that depends on
+// Steps appends to dst what may happen now, in an order that depends on
 // nothing but the broker's history. StepCoord may turn out to do nothing.
-func (b *Broker) Steps(dst []Step, now mem.Now) []Step {
-	b.now.Store(&now)
+func (b *Broker) Steps(dst []Step) []Step {
+	now := b.time()
 	b.wheel.Advance(now.Mono)
 	dst = append(dst, Step{Kind: StepCoord})
 	for _, s := range b.set.Steps(nil, now) {
@@ -46,9 +42,9 @@ func (b *Broker) Steps(dst []Step, now mem.Now) []Step {
 	return dst
 }
 
-// Step lets s happen, which Steps returned at the same now.
-func (b *Broker) Step(s Step, now mem.Now) {
-	b.now.Store(&now)
+// Step lets s happen, which Steps returned at the same time.
+func (b *Broker) Step(s Step) {
+	now := b.time()
 	switch s.Kind {
 	case StepCoord:
 		_, err := b.coord.Turn(now)
@@ -62,10 +58,4 @@ func (b *Broker) Step(s Step, now mem.Now) {
 	case StepWork:
 		(<-b.work)()
 	}
-}
-
-// Serve answers a request that arrives at now.
-func (b *Broker) Serve(c *wire.Call, now mem.Now) {
-	b.now.Store(&now)
-	b.ServeCall(c)
 }
