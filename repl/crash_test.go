@@ -39,7 +39,8 @@ type history struct {
 	count int
 	seen  wire.Offset // the highest bound a consumer has seen
 	start wire.Offset // acknowledged by a trim
-	lied  bool        // a sync failed: pages that look clean may not be on the disk
+	trace []Step
+	lied  bool // a sync failed: pages that look clean may not be on the disk
 }
 
 // TestCrash lets a partition live through process crashes, power cuts, failing
@@ -57,9 +58,7 @@ func TestCrash(t *testing.T) {
 	}
 	for seed := range seeds {
 		for _, st := range modes {
-			st.Log = storage.Options{SegmentBytes: 1500, IndexInterval: 128, SnapshotBytes: 2000}
-			h := &history{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, uint64(st.Flush))), st: st, fs: storage.NewMemFS(seed)}
-			h.open(true)
+			h := newHistory(t, seed, st)
 			for range 4 {
 				h.live()
 				h.crash()
@@ -67,6 +66,13 @@ func TestCrash(t *testing.T) {
 			h.set.Close()
 		}
 	}
+}
+
+func newHistory(t *testing.T, seed uint64, st Settings) *history {
+	st.Log = storage.Options{SegmentBytes: 1500, IndexInterval: 128, SnapshotBytes: 2000}
+	h := &history{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, uint64(st.Flush))), st: st, fs: storage.NewMemFS(seed)}
+	h.open(true)
+	return h
 }
 
 func (h *history) fatalf(format string, args ...any) {
@@ -129,7 +135,9 @@ func (h *history) live() {
 
 func (h *history) step() {
 	if steps := h.set.Steps(nil, at(h.ms)); len(steps) > 0 {
-		h.set.Step(steps[h.rand.IntN(len(steps))], at(h.ms))
+		next := steps[h.rand.IntN(len(steps))]
+		h.trace = append(h.trace, next)
+		h.set.Step(next, at(h.ms))
 	}
 }
 

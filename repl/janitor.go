@@ -95,6 +95,7 @@ func (j *janitor) prove(p *Partition) {
 	point, err := c.Run()
 	j.dir.endProof()
 	if err != nil {
+		p.changed.Store(true) // if the disk was full, a later checkpoint may do
 		j.failed(fmt.Errorf("recovery point of %s %d: %w", p.topic, p.id.Partition, err))
 		return
 	}

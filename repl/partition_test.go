@@ -1,8 +1,12 @@
 package repl
 
 import (
+	"errors"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/teralog/teralog/wire"
 )
 
 func TestModes(t *testing.T) {
@@ -387,6 +391,20 @@ func TestTrim(t *testing.T) {
 		clock 4000; tidy; turn; clock 5000; tidy    |
 		turn                                        |
 	`)
+	f(Settings{}, `
+		produce a b c; turn; trim 2; turn           | a=0 b=1 c=2 2≤3≤3,0
+		fail write:recovery-points 0 ENOSPC         |
+		clock 1000; tidy; turn; clock 2000; tidy    |
+		turn; clock 4000; tidy; turn                |
+		heal; clock 5000; tidy; turn                | trimmed=2,OK
+	`)
+	f(Settings{}, `
+		produce a b c; turn; trim 2; turn           | a=0 b=1 c=2 2≤3≤3,0
+		fail write:recovery-points 1 EIO            |
+		clock 1000; tidy; turn; clock 2000; tidy    |
+		turn                                        | offline trimmed=-1,STORAGE_ERROR
+		steps                                       | failed start
+	`)
 	f(Settings{Flush: Sync}, `
 		produce a; turn; trim 1; turn               | trimmed=-1,OUT_OF_RANGE 0≤0≤1,0
 	`)
@@ -416,4 +434,61 @@ func TestDeadline(t *testing.T) {
 	f(Settings{}, `
 		produce a within=10; turn              | a=0 0≤1≤1,0
 	`)
+}
+
+// TestReplay runs one history twice: a manual set depends on nothing else.
+func TestReplay(t *testing.T) {
+	f := func(st Settings, seed uint64) (trace []Step) {
+		h := newHistory(t, seed, st)
+		for range 3 {
+			h.live()
+			h.crash()
+		}
+		return h.trace
+	}
+
+	for seed := range uint64(5) {
+		st := Settings{Flush: Sync}
+		if a, b := f(st, seed), f(st, seed); len(a) < 50 || !slices.Equal(a, b) {
+			t.Fatalf("seed %d: two runs of %d and %d steps differ", seed, len(a), len(b))
+		}
+	}
+}
+
+// TestHost opens what it may open.
+func TestHost(t *testing.T) {
+	r := newRig(t, Settings{}, SetConfig{})
+	d, other := r.p.dir.dir, wire.PartitionID{Topic: testID.Topic, Partition: 9}
+	f := func(id wire.PartitionID, epoch wire.Epoch, create bool, want wire.Code) {
+		t.Helper()
+		err := r.set.Host("t", id, d, Settings{}, epoch, create, r.now())
+		if wire.CodeOf(err) != want {
+			t.Fatalf("%v", err)
+		}
+		if p, lost := r.set.Leader(id); lost == nil && p.View().Epoch != epoch {
+			t.Fatalf("epoch %d, want %d", p.View().Epoch, epoch)
+		}
+	}
+
+	f(other, 0, false, wire.CodeInternal) // there is none
+	f(other, 4, true, wire.CodeOK)
+	if err := r.set.Drop(other); err != nil {
+		t.Fatal(err)
+	}
+	f(other, 6, false, wire.CodeOK) // it is led by a newer leader
+	if err := r.set.Drop(wire.PartitionID{Topic: 1}); !errors.Is(err, wire.CodeNotLeader) {
+		t.Fatal(err)
+	}
+	r.p.dir.fail(errors.New("ill"))
+	f(wire.PartitionID{Topic: testID.Topic, Partition: 10}, 0, true, wire.CodeOffline)
+}
+
+func TestHostTwice(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Fatal("one log was opened twice")
+		}
+	}()
+	r := newRig(t, Settings{}, SetConfig{})
+	r.set.Host("t", testID, r.p.dir.dir, Settings{}, 0, false, r.now())
 }

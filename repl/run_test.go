@@ -194,9 +194,8 @@ func shut(d *storage.MemFS) *gate {
 		g.seen++
 		g.now++
 		g.most = max(g.most, g.now)
-		open := g.open
 		g.mu.Unlock()
-		<-open
+		<-g.open
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.now--
@@ -205,7 +204,9 @@ func shut(d *storage.MemFS) *gate {
 	return g
 }
 
-func (g *gate) lift() { close(g.open) }
+// lift lets every sync pass from now on, letOne the one that waits.
+func (g *gate) lift()   { close(g.open) }
+func (g *gate) letOne() { g.open <- struct{}{} }
 
 // TestGroupCommit lets 64 writes come in while one flush runs.
 func TestGroupCommit(t *testing.T) {
@@ -235,6 +236,34 @@ func TestGroupCommit(t *testing.T) {
 		if g.seen != 2 {
 			t.Fatalf("%d flushes for 65 writes", g.seen)
 		}
+	})
+}
+
+// TestInlineFlushesOnce keeps a reader for the flush of its own write, not for
+// the next one.
+func TestInlineFlushesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 1, Settings{Flush: Sync}, SetConfig{})
+		defer s.stop()
+		defer s.set.Close()
+		g := shut(s.disks[0])
+		returned := make(chan *answer, 1)
+		go func() { returned <- s.produce(0, true, wire.AcksAll) }()
+		synctest.Wait()
+		second := s.produce(0, false, wire.AcksAll)
+		synctest.Wait()
+		g.letOne()
+		synctest.Wait()
+		select {
+		case first := <-returned:
+			first.want(t, wire.CodeOK, 0)
+		default:
+			t.Fatal("the reader flushes for others")
+		}
+		second.waits(t)
+		g.lift()
+		synctest.Wait()
+		second.want(t, wire.CodeOK, 1)
 	})
 }
 
@@ -305,6 +334,49 @@ func TestFlushNeverReturns(t *testing.T) {
 		ends := s.set.Close()
 		if len(ends) != 1 || len(ends[s.leader(1).dir.dir]) != 2 {
 			t.Fatalf("clean ends %v", ends)
+		}
+	})
+}
+
+// TestCloseHangs stops while a disk hangs in the flush that closing a log is.
+func TestCloseHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 2, 4, Settings{FlushEvery: time.Hour}, SetConfig{Flushers: 1})
+		defer s.stop()
+		for i := range 4 {
+			s.produce(i, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		}
+		g := shut(s.disks[0])
+		defer g.lift()
+		start := time.Now()
+		ends := s.set.Close()
+		if took := time.Since(start); len(ends) != 1 || took < 30*time.Second || took > 32*time.Second {
+			t.Fatalf("clean ends of %d directories after %v", len(ends), took)
+		}
+	})
+}
+
+// TestJanitorHangs has a disk hang while nobody but the janitor uses it.
+func TestJanitorHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 2, 2, Settings{FlushEvery: time.Hour}, SetConfig{})
+		defer s.stop()
+		for i := range 2 {
+			s.produce(i, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		}
+		g := shut(s.disks[0])
+		defer g.lift()
+		var codes [2]wire.Code
+		for i := range 2 {
+			s.leader(i).Trim(1, func(_ wire.Offset, err error) { codes[i] = wire.CodeOf(err) })
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if codes != [2]wire.Code{wire.CodeStorageError, wire.CodeOK} {
+			t.Fatalf("trims: %v", codes)
+		}
+		if ends := s.set.Close(); len(ends) != 1 {
+			t.Fatalf("clean ends of %d directories", len(ends))
 		}
 	})
 }
