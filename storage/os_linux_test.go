@@ -102,7 +102,8 @@ func TestDirOnTheRealDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		os.Stdout.WriteString("held\n")
-		select {} // until it is killed
+		os.Stdin.Read(make([]byte, 1)) // until it is killed, or its parent is
+		return
 	}
 
 	dir := t.TempDir() + "/data"
@@ -110,6 +111,9 @@ func TestDirOnTheRealDisk(t *testing.T) {
 	child.Env = append(os.Environ(), "STORAGE_TEST_HOLD="+dir)
 	out, err := child.StdoutPipe()
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := child.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := child.Start(); err != nil {
