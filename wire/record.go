@@ -165,11 +165,11 @@ func (d *Decoder) Section(b Batch) ([]byte, error) {
 	if codec == None {
 		return b[HeaderSize:], nil
 	}
-	limit := d.MaxRecords
+	limit := min(d.MaxRecords, MaxRecordsBytes)
 	if limit == 0 {
 		limit = DefaultMaxRecords
 	}
-	if n > min(limit, MaxRecordsBytes) {
+	if n > limit {
 		return nil, Errorf(CodeTooLarge, "records section of %d bytes, the limit is %d", n, limit)
 	}
 	dst := d.room(codec.decompressRoom(n))[:n]
