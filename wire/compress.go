@@ -61,10 +61,10 @@ func (c Codec) compress(dst, src []byte) int {
 	case Gzip:
 		n = gzipEncode(dst, src)
 	case Snappy:
-		n = len(s2.EncodeSnappy(dst, src))
+		n = inPlace(dst, s2.EncodeSnappy(dst, src))
 	case Zstd:
 		e := zstdEncoders.Get().(*zstd.Encoder)
-		n = len(e.EncodeAll(src, dst[:0]))
+		n = inPlace(dst, e.EncodeAll(src, dst[:0]))
 		zstdEncoders.Put(e)
 	default:
 		panic(fmt.Sprintf("BUG: compress with %s", c))
@@ -73,6 +73,16 @@ func (c Codec) compress(dst, src []byte) int {
 		return 0
 	}
 	return n
+}
+
+// inPlace returns the length of out, an encoder's result that was to go to dst.
+// An encoder that runs out of room on the way moves to a larger array, even if
+// the result is short enough in the end; what stands in dst is then a fragment.
+func inPlace(dst, out []byte) int {
+	if len(out) > 0 && &out[0] != &dst[0] {
+		return copy(dst, out)
+	}
+	return len(out)
 }
 
 // decompress fills dst with the uncompressed form of src, which must have

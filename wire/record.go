@@ -216,8 +216,12 @@ func (d *Decoder) Release() {
 
 // AppendPlain appends b, which must be verified, as a batch without codec:
 // what a reader without decompressors is sent. All else, the leader's stamp
-// included, stays the same.
+// included, stays the same. A section above the decoder's limit, or one that
+// makes a batch longer than MaxBatchBytes, is TOO_LARGE; dst is then as before.
 func (b Batch) AppendPlain(dst []byte, d *Decoder) ([]byte, error) {
+	if n := HeaderSize + b.RecordsLength(); n > MaxBatchBytes {
+		return dst, Errorf(CodeTooLarge, "batch of %d bytes once uncompressed, the limit is %d", n, MaxBatchBytes)
+	}
 	section, err := d.Section(b)
 	if err != nil {
 		return dst, err

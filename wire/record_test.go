@@ -249,11 +249,26 @@ func TestAppendPlain(t *testing.T) {
 		}
 	}
 
-	d := Decoder{MaxRecords: 100}
-	b := sample(t, BuilderOptions{Codec: Gzip})
-	if out, err := b.AppendPlain([]byte("before"), &d); CodeOf(err) != CodeTooLarge || string(out) != "before" {
-		t.Errorf("%q, %v", out, err)
+	f := func(d *Decoder, b Batch, want Code) {
+		t.Helper()
+		if out, err := b.AppendPlain([]byte("before"), d); CodeOf(err) != want || string(out[:6]) != "before" || err != nil && len(out) > 6 {
+			t.Errorf("%d bytes: %v, want %v", len(out), err, want)
+		}
 	}
+	f(&Decoder{MaxRecords: 100}, sample(t, BuilderOptions{Codec: Gzip}), CodeTooLarge)
+	zeros := func(n int) Batch { // a batch of n bytes once uncompressed
+		w := NewBuilder(BuilderOptions{Topic: 1024, Codec: Gzip, MaxBytes: n})
+		if ok, err := w.Add(0, nil, make([]byte, n-HeaderSize-13), nil); !ok || w.Len() != n {
+			t.Fatal(ok, err, w.Len())
+		}
+		buf, err := w.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return buf.B
+	}
+	f(new(Decoder), zeros(MaxBatchBytes), CodeOK)
+	f(new(Decoder), zeros(MaxBatchBytes+1), CodeTooLarge)
 }
 
 // TestEveryByteOfRecords sets each byte of a section to each value, with right
