@@ -181,7 +181,9 @@ func (l *lane) settle(b *batch, err error, now time.Duration, wait func(n int, h
 	l.flying--
 	if err == nil {
 		b.state = acked
-		l.failures, l.until = 0, 0
+		if !l.draining {
+			l.failures, l.until = 0, 0
+		}
 		return false
 	}
 	v := judge(err)

@@ -267,4 +267,5 @@ func TestBackoff(t *testing.T) {
 	f(5, 0, 0, time.Second)
 	f(1000, 0, 0, time.Second)
 	f(1, 3*time.Second, 0.9, 3*time.Second) // the broker knows better
+	f(1, 49*24*time.Hour, 0, time.Minute)   // but not everything
 }

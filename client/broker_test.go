@@ -12,9 +12,9 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
-func dial(t *testing.T, addr string) *client.Client {
+func dial(t *testing.T, o client.Options) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Options{Servers: []string{addr}})
+	c, err := client.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,9 +24,9 @@ func dial(t *testing.T, addr string) *client.Client {
 
 // TestAdmin goes through the admin calls against a real broker.
 func TestAdmin(t *testing.T) {
-	addr, stop := startBroker(storage.NewMemFS(11), "127.0.0.1:0")
+	addr, stop := startBroker()
 	defer stop()
-	ctx, c := t.Context(), dial(t, addr)
+	ctx, c := t.Context(), dial(t, client.Options{Servers: []string{addr}})
 
 	spec := client.TopicSpec{Name: "t", Partitions: 2, ValidateOnly: true}
 	if id, err := c.CreateTopic(ctx, spec); err != nil || id != 0 {
@@ -123,10 +123,17 @@ func TestAdmin(t *testing.T) {
 // TestRestarts produces and consumes while the broker stops and starts again
 // at the same address: every record is there once and in order.
 func TestRestarts(t *testing.T) {
-	fs := storage.NewMemFS(12)
-	addr, stop := startBroker(fs, "127.0.0.1:0")
+	fs, network := storage.NewMemFS(12), wire.NewMemNet()
+	start := func() func() {
+		ln, err := network.Listen("broker:1")
+		if err != nil {
+			panic(err)
+		}
+		return runBroker(fs, ln)
+	}
+	stop := start()
 	defer func() { stop() }()
-	ctx, c := t.Context(), dial(t, addr)
+	ctx, c := t.Context(), dial(t, client.Options{Servers: []string{"broker:1"}, Dialer: network})
 	const parts, total = 3, 6000
 	if _, err := c.CreateTopic(ctx, client.TopicSpec{Name: "t", Partitions: parts}); err != nil {
 		t.Fatal(err)
@@ -158,7 +165,7 @@ func TestRestarts(t *testing.T) {
 			}
 			if i%1500 == 1499 { // in mid-flight
 				stop()
-				_, stop = startBroker(fs, addr)
+				stop = start()
 			}
 		}
 		if err := p.Flush(ctx); err != nil {

@@ -490,3 +490,42 @@ func TestCodecs(t *testing.T) {
 	}
 	readBack(t, x, []int{4 * each})
 }
+
+// TestEpochOfPosition: with every fetch goes the epoch of what was read before
+// it, as far as it is known, so that another history is noticed.
+func TestEpochOfPosition(t *testing.T) {
+	bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {
+		b.put("t", 0, wire.None, []int64{1, 2, 3})
+		b.topics["t"].parts[0].epoch = 4
+		b.put("t", 0, wire.None, []int64{4, 5, 6})
+		var asked []wire.FetchPartition
+		b.intercept(func(c *wire.Call) bool {
+			var req wire.FetchRequest
+			if c.API == wire.APIFetch && c.Decode(&req) == nil {
+				asked = append(asked, req.Partitions[0])
+			}
+			return false
+		})
+		x := newConsumer(t, b.client(t), ConsumerOptions{MaxRecords: 2, PartitionBytes: 200})
+		f := func(offset wire.Offset, before wire.Epoch, do func() error) {
+			t.Helper()
+			synctest.Wait()
+			asked = nil
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if !slices.ContainsFunc(asked, func(q wire.FetchPartition) bool { return q.Offset == offset && q.LastEpoch == before }) {
+				t.Fatalf("asked %+v, want offset %d after epoch %d", asked, offset, before)
+			}
+		}
+		poll := func() error { _, err := x.Poll(t.Context()); return err }
+		again := func() error { return errors.Join(x.Pause("t", 0), x.Resume("t", 0)) }
+
+		f(0, wire.NoEpoch, func() error { return x.Assign(t.Context(), "t", 0, Range{}) })
+		f(6, 4, func() error { return errors.Join(poll(), poll()) }) // the second batch is there already
+		f(4, 4, again)                                               // four records were returned
+		f(2, wire.NoEpoch, func() error { return x.Seek(t.Context(), "t", 0, At(2)) })
+		f(2, 1, func() error { return x.Seek(t.Context(), "t", 0, AtEpoch(2, 1)) })
+	})
+}

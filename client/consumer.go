@@ -108,9 +108,10 @@ type Consumer struct {
 	closed     bool
 	cursors    []*cursor
 	fetchers   map[wire.NodeID]*fetcher
-	used       int64 // bytes fetched or asked for
-	first      int   // cursor to begin with, turning
-	doubtful   bool  // the metadata is to be refreshed
+	flying     []*fetching // requests on their way
+	used       int64       // bytes fetched or asked for
+	first      int         // cursor to begin with, turning
+	doubtful   bool        // the metadata is to be refreshed
 	refreshing bool
 	futile     int // refreshes in a row that helped nothing
 
@@ -151,9 +152,9 @@ func (x *Consumer) Assign(ctx context.Context, topic string, partition int32, r 
 	if err != nil {
 		return err
 	}
-	c := &cursor{topic: topic, id: wire.PartitionID{Topic: id, Partition: partition}, leader: wire.NoNode, epoch: wire.NoEpoch, end: -1}
+	c := &cursor{topic: topic, id: wire.PartitionID{Topic: id, Partition: partition}, leader: wire.NoNode, current: wire.NoEpoch, end: -1}
 	if t.id == id && int(partition) < len(t.parts) {
-		c.leader, c.epoch = t.parts[partition].leader, t.parts[partition].epoch
+		c.leader, c.current = t.parts[partition].leader, t.parts[partition].epoch
 	}
 	c.seek(b)
 
@@ -212,8 +213,8 @@ func (x *Consumer) Seek(ctx context.Context, topic string, partition int32, at P
 		return ErrNotAssigned
 	}
 	b := c.bounds
-	b.from = from
-	x.dropAll(c.seek(b))
+	b.from, b.epoch = from, at.before()
+	x.moved(c.seek(b))
 	x.aim(c)
 	x.notify()
 	return nil
@@ -225,7 +226,7 @@ func (x *Consumer) Seek(ctx context.Context, topic string, partition int32, at P
 func (x *Consumer) Pause(topic string, partition int32) error {
 	return x.change(topic, partition, func(c *cursor) {
 		c.paused = true
-		x.dropAll(c.rewind(c.pos))
+		x.moved(c.forget())
 	})
 }
 
@@ -300,7 +301,7 @@ func (x *Consumer) remove(topic string, partition int32) bool {
 	if c == nil {
 		return false
 	}
-	x.dropAll(c.rewind(c.pos))
+	x.moved(c.forget())
 	i := slices.Index(x.cursors, c)
 	x.cursors = slices.Delete(x.cursors, i, i+1)
 	return true

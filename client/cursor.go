@@ -16,12 +16,13 @@ const noStop wire.Offset = -1
 // bounds are a Range turned into offsets and times.
 type bounds struct {
 	from, stop    wire.Offset // stop is exclusive, or noStop
+	epoch         wire.Epoch  // of what lies before from, or wire.NoEpoch
 	clock         Clock
 	since, before int64 // ms; records outside are dropped. before is exclusive
 }
 
 func unbounded(from wire.Offset) bounds {
-	return bounds{from: from, stop: noStop, since: math.MinInt64, before: math.MaxInt64}
+	return bounds{from: from, stop: noStop, epoch: wire.NoEpoch, since: math.MinInt64, before: math.MaxInt64}
 }
 
 // A cursor is the position of a consumer in one partition: what was fetched
@@ -36,12 +37,13 @@ type cursor struct {
 	id    wire.PartitionID
 	bounds
 
-	leader wire.NodeID // wire.NoNode: not known
-	epoch  wire.Epoch  // the leader's
+	leader  wire.NodeID // wire.NoNode: not known
+	current wire.Epoch  // the leader's
 
 	pos    wire.Offset // everything below was returned or holds nothing to return
 	ask    wire.Offset // everything below was fetched; pos or more
-	last   wire.Epoch  // of the last batch fetched, wire.NoEpoch after a seek
+	last   wire.Epoch  // of what lies before ask, wire.NoEpoch if that is not known
+	seen   wire.Epoch  // of what lies before pos, likewise
 	chunks []chunk     // fetched, in order
 	bytes  int         // in chunks
 	end    wire.Offset // bound of what consumers see, as last heard; -1: not heard
@@ -72,25 +74,23 @@ type frame struct {
 // seek moves the cursor and forgets what was fetched. It returns the chunks
 // given up, whose memory is the caller's to release.
 func (c *cursor) seek(b bounds) []chunk {
-	old := c.rewind(b.from)
 	c.bounds, c.err, c.told, c.failures, c.rest = b, nil, false, 0, 0
-	c.last = wire.NoEpoch
-	return old
+	return c.rewind(b.from, b.epoch)
 }
 
-// rewind drops what was fetched beyond offset o, which was not returned yet,
-// so that it is asked for again.
-func (c *cursor) rewind(o wire.Offset) []chunk {
+// rewind drops what was fetched and goes on at offset o; e is the epoch of
+// what lies before it, if that is known.
+func (c *cursor) rewind(o wire.Offset, e wire.Epoch) []chunk {
 	old := c.chunks
-	if o != c.pos || c.ask != c.pos {
-		c.last = wire.NoEpoch // it belonged to what is dropped
-	}
 	c.chunks, c.bytes = nil, 0
-	c.pos, c.ask = o, o
+	c.pos, c.seen, c.ask, c.last = o, e, o, e
 	c.turn++
 	c.asking = false
 	return old
 }
+
+// forget drops what was fetched and not returned.
+func (c *cursor) forget() []chunk { return c.rewind(c.pos, c.seen) }
 
 // ended reports whether the range was returned to its end.
 func (c *cursor) ended() bool { return c.stop != noStop && c.pos >= c.stop }
@@ -116,14 +116,14 @@ func (c *cursor) wants(now time.Duration, most int) (ok bool, wait time.Duration
 func (c *cursor) request(most int) wire.FetchPartition {
 	c.asking = true
 	return wire.FetchPartition{Topic: c.id.Topic, Partition: c.id.Partition, Offset: c.ask,
-		Epoch: c.epoch, LastEpoch: c.last, MaxBytes: uint32(most)}
+		Epoch: c.current, LastEpoch: c.last, MaxBytes: uint32(most)}
 }
 
 // answer takes what the broker said to request. An error is for the caller to
 // judge: to ask again later, or to stop the cursor with. f is the memory of
 // the data, which the cursor keeps a share of if it keeps data.
 func (c *cursor) answer(r *wire.FetchResult, f *frame) error {
-	c.epoch = max(c.epoch, r.Epoch)
+	c.current = max(c.current, r.Epoch)
 	if r.Code != wire.CodeOK {
 		return r.Code
 	}
@@ -219,12 +219,18 @@ func (c *cursor) shift(drop func(chunk)) {
 	drop(k)
 }
 
-// passed says that b, the readable batch, was returned to its end.
+// advance says that records of b, the readable batch, were returned up to
+// offset o (exclusive).
+func (c *cursor) advance(b wire.Batch, o wire.Offset) {
+	c.pos, c.seen = max(c.pos, o), b.LeaderEpoch()
+}
+
+// passed says that b was returned to its end.
 func (c *cursor) passed(b wire.Batch) {
+	c.advance(b, b.NextOffset())
 	k := &c.chunks[0]
 	k.data = k.data[len(b):]
 	c.bytes -= len(b)
-	c.pos = max(c.pos, b.NextOffset())
 }
 
 // hold reports whether a record that was appended at that time lies within b.

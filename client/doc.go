@@ -4,7 +4,7 @@
 // A Client knows one cluster. From it come any number of producers and
 // consumers, each with connections of its own:
 //
-//	c, err := client.New(client.Options{Servers: []string{"127.0.0.1:9440"}})
+//	c, err := client.New(client.Options{Servers: []string{"127.0.0.1:7400"}})
 //	p, err := c.NewProducer(client.ProducerOptions{})
 //	ack, err := p.Produce(ctx, client.Record{Topic: "orders", Key: key, Value: value})
 //

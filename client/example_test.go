@@ -15,9 +15,18 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
-// startBroker runs a broker on fs at addr, port 0 for any, and returns its
-// address and what stops it. Users would run `teralog serve` instead.
-func startBroker(fs storage.FS, addr string) (string, func()) {
+// startBroker runs a broker on a disk in memory and returns its address and
+// what stops it. Users would run `teralog serve` instead.
+func startBroker() (addr string, stop func()) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Panic(err)
+	}
+	return ln.Addr().String(), runBroker(storage.NewMemFS(1), ln)
+}
+
+// runBroker runs a broker on fs and returns what stops it.
+func runBroker(fs storage.FS, ln net.Listener) (stop func()) {
 	c := broker.DefaultConfig()
 	c.DataDirs, c.Reserve = []string{"data"}, 0
 	env, err := broker.NewEnv(slog.New(slog.DiscardHandler))
@@ -29,10 +38,6 @@ func startBroker(fs storage.FS, addr string) (string, func()) {
 	if err != nil {
 		log.Panic(err)
 	}
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		log.Panic(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -41,11 +46,11 @@ func startBroker(fs storage.FS, addr string) (string, func()) {
 			log.Panic(err)
 		}
 	}()
-	return ln.Addr().String(), func() { cancel(); <-done }
+	return func() { cancel(); <-done }
 }
 
 func Example() {
-	addr, stop := startBroker(storage.NewMemFS(1), "127.0.0.1:0")
+	addr, stop := startBroker()
 	defer stop()
 	ctx := context.Background()
 
@@ -100,7 +105,7 @@ func Example() {
 
 // Records in bulk go asynchronously; the callback learns each one's outcome.
 func ExampleProducer_ProduceAsync() {
-	addr, stop := startBroker(storage.NewMemFS(2), "127.0.0.1:0")
+	addr, stop := startBroker()
 	defer stop()
 	ctx := context.Background()
 	c, err := client.New(client.Options{Servers: []string{addr}})
@@ -142,7 +147,7 @@ func ExampleProducer_ProduceAsync() {
 
 // A window of time is found without reading what lies before it.
 func ExampleRange() {
-	addr, stop := startBroker(storage.NewMemFS(3), "127.0.0.1:0")
+	addr, stop := startBroker()
 	defer stop()
 	ctx := context.Background()
 	c, err := client.New(client.Options{Servers: []string{addr}})

@@ -67,6 +67,13 @@ type fetching struct {
 	resp     wire.FetchResponse
 	asked    []asked
 	reserved int64
+	ctx      context.Context
+	cancel   context.CancelFunc
+}
+
+// moot reports whether nobody wants the answer any more.
+func (g *fetching) moot() bool {
+	return !slices.ContainsFunc(g.asked, func(a asked) bool { return a.cursor.turn == a.turn })
 }
 
 // asked is a cursor in a request, as it was then.
@@ -137,6 +144,8 @@ func (x *Consumer) plan(node wire.NodeID, g *fetching) (ok bool, wait time.Durat
 	g.req.MaxWaitMillis = uint32(x.o.MaxWait / time.Millisecond)
 	g.req.MinBytes, g.req.MaxBytes = uint32(x.o.MinBytes), uint32(max(n*x.o.PartitionBytes-overhead(n), x.o.PartitionBytes/2))
 	g.req.Plain = x.o.Plain
+	g.ctx, g.cancel = context.WithTimeout(x.ctx, x.o.MaxWait+x.c.o.RequestTimeout)
+	x.flying = append(x.flying, g)
 	return true, 0
 }
 
@@ -158,14 +167,12 @@ func (f *fetcher) fetch(g *fetching) (*mem.Buf, error) {
 	if !ok {
 		return nil, wire.ErrNotSent
 	}
-	conn, err := x.conns.get(x.ctx, addr)
+	conn, err := x.conns.get(g.ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(x.ctx, x.o.MaxWait+x.c.o.RequestTimeout)
-	defer cancel()
-	buf, err := conn.DoBuf(ctx, &g.req, &g.resp)
-	if err != nil && ctx.Err() != nil {
+	buf, err := conn.DoBuf(g.ctx, &g.req, &g.resp)
+	if err != nil && g.ctx.Err() == context.DeadlineExceeded {
 		conn.Close()
 	}
 	return buf, err
@@ -178,6 +185,8 @@ func (x *Consumer) land(g *fetching, buf *mem.Buf, err error) {
 	if n := len(g.resp.Partitions); err == nil && n != len(g.asked) {
 		err = wire.Errorf(wire.CodeInternal, "%d answers for %d partitions", n, len(g.asked))
 	}
+	g.cancel()
+	x.flying = slices.DeleteFunc(x.flying, func(other *fetching) bool { return other == g })
 	x.used -= g.reserved
 	f := &frame{buf: buf, refs: 1}
 	if buf != nil {
@@ -223,7 +232,7 @@ func (x *Consumer) failed(c *cursor, err error, r *wire.FetchResult) {
 // reset moves a cursor that stopped because its position is gone, if the
 // options say so.
 func (x *Consumer) reset(c *cursor) bool {
-	var to wire.Offset
+	to, before := wire.Offset(0), wire.NoEpoch
 	switch code := wire.CodeOf(c.err.Err); {
 	case x.o.Reset == ResetNever:
 		return false
@@ -232,11 +241,11 @@ func (x *Consumer) reset(c *cursor) bool {
 	case code == wire.CodeOutOfRange:
 		to = c.err.End
 	case code == wire.CodeTruncated:
-		to = c.err.MatchEnd
+		to, before = c.err.MatchEnd, c.err.MatchEpoch
 	default:
 		return false
 	}
-	x.dropAll(c.rewind(max(to, 0)))
+	x.moved(c.rewind(max(to, 0), before))
 	c.err = nil
 	c.retry(x.c.now(), x.wait, 0) // a broker that moves us on and on must not keep us busy
 	x.aim(c)
@@ -250,9 +259,16 @@ func (x *Consumer) wait(n int, hint time.Duration) time.Duration {
 // drop gives up a chunk's share of its memory.
 func (x *Consumer) drop(k chunk) { x.unref(k.frame) }
 
-func (x *Consumer) dropAll(ks []chunk) {
+// moved gives up the chunks of a cursor that was moved, and long polls that
+// only it was waiting for, so that the next request need not wait for them.
+func (x *Consumer) moved(ks []chunk) {
 	for _, k := range ks {
 		x.unref(k.frame)
+	}
+	for _, g := range x.flying {
+		if g.moot() {
+			g.cancel()
+		}
 	}
 }
 
@@ -271,73 +287,5 @@ func (x *Consumer) unref(f *frame) {
 func (x *Consumer) nudgeAll() {
 	for _, f := range x.fetchers {
 		f.nudge()
-	}
-}
-
-// refresh has metadata fetched, unless that is under way; x.mu is held.
-func (x *Consumer) refresh() {
-	x.doubtful = true
-	if x.refreshing || x.closed {
-		return
-	}
-	x.refreshing, x.doubtful = true, false
-	var names []string
-	for _, c := range x.cursors {
-		if !slices.Contains(names, c.topic) {
-			names = append(names, c.topic)
-		}
-	}
-	x.loops.Add(1)
-	go x.refreshNow(names)
-}
-
-// refreshNow fetches metadata once and points cursors at their leaders. It
-// ends not before a back-off has passed, which spaces the questions: longer
-// each time the answer helps nothing.
-func (x *Consumer) refreshNow(names []string) {
-	defer x.loops.Done()
-	ctx, cancel := x.c.bounded(x.ctx)
-	err := x.c.meta.refresh(ctx, names...)
-	cancel()
-
-	x.mu.Lock()
-	x.futile++
-	lost := err != nil
-	for _, c := range x.cursors {
-		if slices.Contains(names, c.topic) {
-			x.redirect(c, x.c.meta.cached(c.topic))
-		}
-		lost = lost || c.leader == wire.NoNode
-	}
-	if !lost {
-		x.futile = 0
-	}
-	pause := x.wait(x.futile+1, 0)
-	x.notify()
-	x.mu.Unlock()
-
-	sleep(x.ctx, pause)
-	x.mu.Lock()
-	x.refreshing = false
-	if x.doubtful || lost {
-		x.refresh()
-	}
-	x.mu.Unlock()
-}
-
-// redirect takes what the cluster says now about a cursor's topic; nil: that
-// there is none. Offsets of a topic that was deleted mean nothing in another
-// one of its name, so the cursor stops.
-func (x *Consumer) redirect(c *cursor, t *topic) {
-	if t == nil || t.id != c.id.Topic || int(c.id.Partition) >= len(t.parts) {
-		if c.err == nil {
-			c.fail(wire.Errorf(wire.CodeTopicRecreated, "topic %q with id %d was deleted", c.topic, c.id.Topic), nil)
-		}
-		return
-	}
-	p := t.parts[c.id.Partition]
-	c.leader, c.epoch = p.leader, max(c.epoch, p.epoch)
-	if c.leader != wire.NoNode {
-		x.aim(c)
 	}
 }

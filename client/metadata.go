@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ type topic struct {
 	name  string
 	id    wire.TopicID
 	parts []part // by partition number
+	round uint64 // of the question it answers
 }
 
 type part struct {
@@ -28,7 +30,7 @@ type metadata struct {
 	turn chan struct{} // holds a token while nobody asks
 
 	mu         sync.Mutex
-	round      uint64 // answers taken so far
+	round      uint64 // questions begun so far
 	nodes      map[wire.NodeID]string
 	controller wire.NodeID
 	topics     map[string]*topic
@@ -74,31 +76,52 @@ func (m *metadata) topic(ctx context.Context, name string, fresh bool) (*topic, 
 	return nil, wire.Errorf(wire.CodeUnknownTopic, "there is no topic %q", name)
 }
 
-// refresh asks the cluster about the named topics and what brokers it has.
-// Callers that come while somebody asks wait for that answer and then, unless
-// it told them of their topics, ask in turn. Topics the cluster does not know
-// leave the cache; an error leaves the cache as it was.
+// refresh asks the cluster about the named topics and what brokers it has. One
+// caller asks at a time; who had to wait is content with an answer about the
+// same topics to a question that began after its call. Topics the cluster does
+// not know leave the cache; an error leaves what it concerns as it was.
 func (m *metadata) refresh(ctx context.Context, names ...string) error {
+	since := m.rounds(0)
 	select {
 	case <-m.turn:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	defer func() { m.turn <- struct{}{} }()
-
+	if m.answeredSince(since, names) {
+		return nil
+	}
+	round := m.rounds(1)
 	req := wire.MetadataRequest{Topics: names}
 	var resp wire.MetadataResponse
 	if err := m.ask(ctx, &req, &resp); err != nil {
 		return fmt.Errorf("metadata: %w", err)
 	}
-	return m.take(&resp, names)
+	return m.take(&resp, names, round)
+}
+
+func (m *metadata) rounds(more uint64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.round += more
+	return m.round
+}
+
+// answeredSince reports whether each topic is known from a question that began
+// after the given round.
+func (m *metadata) answeredSince(round uint64, names []string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !slices.ContainsFunc(names, func(name string) bool {
+		t := m.topics[name]
+		return t == nil || t.round <= round
+	})
 }
 
 // take puts an answer into the cache.
-func (m *metadata) take(resp *wire.MetadataResponse, names []string) error {
+func (m *metadata) take(resp *wire.MetadataResponse, names []string, round uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.round++
 	m.controller = resp.Controller
 	clear(m.nodes)
 	for _, n := range resp.Nodes {
@@ -113,11 +136,10 @@ func (m *metadata) take(resp *wire.MetadataResponse, names []string) error {
 		}
 		t, err := topicOf(&resp.Topics[i])
 		if err != nil {
-			if first == nil {
-				first = err
-			}
+			first = cmp.Or(first, err)
 			continue
 		}
+		t.round = round
 		m.topics[name] = t
 	}
 	return first
@@ -176,20 +198,32 @@ func (m *metadata) answered(addr string) {
 func (m *metadata) ask(ctx context.Context, req, resp wire.Message) error {
 	return m.c.retry(ctx, func(ctx context.Context) (err error) {
 		for _, addr := range m.candidates() {
-			var conn *wire.Conn
-			if conn, err = m.c.conns.get(ctx, addr); err == nil {
-				err = conn.Do(ctx, req, resp)
-			}
-			if err == nil {
+			if err = m.askAt(ctx, addr, req, resp); err == nil {
 				m.answered(addr)
 				return nil
 			}
-			if v := judge(err); !v.again || ctx.Err() != nil {
+			if !judge(err).again || ctx.Err() != nil {
 				return err
 			}
 		}
 		return err
 	})
+}
+
+// askAt puts a request to the broker at addr. One that does not answer in half
+// the time of a call loses its connection, so that another can be asked.
+func (m *metadata) askAt(ctx context.Context, addr string, req, resp wire.Message) error {
+	conn, err := m.c.conns.get(ctx, addr)
+	if err != nil {
+		return err
+	}
+	half, cancel := context.WithTimeout(ctx, m.c.o.RequestTimeout/2)
+	defer cancel()
+	err = conn.Do(half, req, resp)
+	if half.Err() != nil && ctx.Err() == nil {
+		conn.Close()
+	}
+	return err
 }
 
 // askController puts a request that carries its own identity, so that it may
@@ -198,15 +232,11 @@ func (m *metadata) askController(ctx context.Context, req, resp wire.Message) er
 	m.mu.Lock()
 	addr, known := m.nodes[m.controller]
 	m.mu.Unlock()
-	if !known {
-		return m.ask(ctx, req, resp)
-	}
-	conn, err := m.c.conns.get(ctx, addr)
-	if err == nil {
-		err = conn.Do(ctx, req, resp)
-	}
-	if err == nil || !judge(err).again || ctx.Err() != nil {
-		return err
+	if known {
+		err := m.askAt(ctx, addr, req, resp)
+		if err == nil || !judge(err).again || ctx.Err() != nil {
+			return err
+		}
 	}
 	return m.ask(ctx, req, resp)
 }

@@ -121,12 +121,12 @@ func (x *Consumer) read() {
 	case err != nil:
 		c.fail(err, nil)
 		c.err.Offset = c.pos
-		x.dropAll(c.rewind(c.pos))
+		x.moved(c.forget())
 	case done:
 		c.passed(r.batch)
 		c.readable(x.drop) // so that the end of a range is seen now
 	case len(x.out) > from:
-		c.pos = x.out[len(x.out)-1].Offset + 1
+		c.advance(r.batch, x.out[len(x.out)-1].Offset+1)
 	}
 	if done || err != nil {
 		r.end(x)

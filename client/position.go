@@ -18,8 +18,9 @@ const (
 // A Position is a place in a partition: an offset, or a description that the
 // broker turns into one. The zero value is Start.
 type Position struct {
-	kind posKind
-	n    int64 // offset or time
+	kind  posKind
+	n     int64      // offset or time
+	epoch wire.Epoch // of an exact position: see AtEpoch
 }
 
 type posKind uint8
@@ -43,7 +44,15 @@ func End() Position { return Position{kind: latest} }
 func Greatest() Position { return Position{kind: greatest} }
 
 // At is the offset o, whether a record is there or not.
-func At(o wire.Offset) Position { return Position{kind: exactly, n: int64(o)} }
+func At(o wire.Offset) Position { return AtEpoch(o, wire.NoEpoch) }
+
+// AtEpoch is the offset o for one who read up to there before: the record
+// before it was appended under leader epoch e, as its Message said. If the log
+// has lost that record since, and with it perhaps holds others at its offsets,
+// reading stops with TRUNCATED instead of going on in another history.
+func AtEpoch(o wire.Offset, e wire.Epoch) Position {
+	return Position{kind: exactly, n: int64(o), epoch: e}
+}
 
 // AtTime is the first offset whose time by the clock is millis (milliseconds
 // since the epoch) or later.
@@ -72,6 +81,14 @@ func (p Position) String() string {
 
 // timed reports whether the position is a time.
 func (p Position) timed() bool { return p.kind == byEventTime || p.kind == byAppendTime }
+
+// before returns the epoch of what lies before the position, if that is known.
+func (p Position) before() wire.Epoch {
+	if p.kind == exactly {
+		return p.epoch
+	}
+	return wire.NoEpoch
+}
 
 // query is the question to put to the leader.
 func (p Position) query(id wire.TopicID, partition int32, epoch wire.Epoch) wire.OffsetQuery {
@@ -142,6 +159,7 @@ func (c *Client) bounds(ctx context.Context, name string, partition int32, r Ran
 	if b.from, id, err = c.from(ctx, name, partition, r.From, id); err != nil {
 		return b, 0, err
 	}
+	b.epoch = r.From.before()
 	switch r.To.kind {
 	case exactly:
 		b.stop = max(wire.Offset(r.To.n), 0)

@@ -12,14 +12,18 @@ import (
 // so that clients which failed together do not come back together.
 type backoff struct{ min, max time.Duration }
 
+// maxHint bounds the patience a broker can ask for.
+const maxHint = time.Minute
+
 // after returns the wait after the nth failure in a row, n at least 1. It is
-// never shorter than hint, the time the broker asked for. chance is in [0, 1).
+// never shorter than hint, the time the broker asked for, up to maxHint.
+// chance is in [0, 1).
 func (b backoff) after(n int, hint time.Duration, chance float64) time.Duration {
 	d := b.max
 	if shift := n - 1; shift < 30 && b.min<<shift < b.max {
 		d = b.min << shift
 	}
-	return max(d-time.Duration(chance*float64(d)/2), hint)
+	return max(d-time.Duration(chance*float64(d)/2), min(hint, maxHint))
 }
 
 // A verdict is what the outcome of one attempt means for the next.

@@ -35,7 +35,7 @@ func FuzzFetchAnswer(f *testing.F) {
 		if wire.DecodeBody(&r, &resp, 0, body) != nil {
 			return
 		}
-		c := &cursor{topic: "t", id: id, epoch: wire.NoEpoch, end: -1}
+		c := &cursor{topic: "t", id: id, current: wire.NoEpoch, end: -1}
 		c.seek(unbounded(8))
 		fr := &frame{buf: mem.NewPool("fuzz").Get(0), refs: 1}
 		for i := range resp.Partitions {
