@@ -101,7 +101,7 @@ func FormatDuration(d time.Duration) string {
 }
 
 // ParseTime reads a point in time as milliseconds since the Unix epoch: a
-// number of 13 or more digits counts milliseconds, a shorter one seconds; else
+// number of more than 10 digits counts milliseconds, a shorter one seconds; else
 // a date (2006-01-02, midnight UTC), an RFC 3339 time with or without seconds,
 // or a duration before now (-15m).
 func ParseTime(s string, now time.Time) (int64, error) {
@@ -113,7 +113,7 @@ func ParseTime(s string, now time.Time) (int64, error) {
 		return now.Add(-d).UnixMilli(), nil
 	}
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
-		if len(s) >= 13 {
+		if len(s) > 10 {
 			return n, nil
 		}
 		return n * 1000, nil
