@@ -77,7 +77,7 @@ func (l *leader) write(now mem.Now) error {
 	n := int64(len(l.batches))
 	at, err := l.log.Append(l.batches, l.epoch, now)
 	clear(l.batches)
-	l.batches = l.batches[:0]
+	l.batches = emptied(l.batches)
 	if err != nil {
 		l.log.Producers().Drop()
 		return err
@@ -131,7 +131,7 @@ func (l *leader) enter() {
 		}
 		l.acks.push(ack{end: end, written: written, all: s.write.Acks == wire.AcksAll, at: s.at, done: s.write.Done, within: s.write.Deadline})
 	}
-	l.staged = l.staged[:0]
+	l.staged = emptied(l.staged)
 }
 
 // failStaged answers what depends on an append that did not happen. Duplicates
@@ -182,4 +182,16 @@ func definite(err error) error {
 		answer.RetryAfter = time.Second
 	}
 	return answer
+}
+
+// keep is how many elements of working memory a partition keeps for ever.
+const keep = 64
+
+// emptied returns s without its elements, which the caller has zeroed, and
+// without its memory once a burst is over: a node has thousands of partitions.
+func emptied[T any](s []T) []T {
+	if cap(s) > keep && len(s) < cap(s)/4 {
+		return nil
+	}
+	return s[:0]
 }

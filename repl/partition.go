@@ -94,7 +94,8 @@ type Write struct {
 	// monotonic clock; it stays in the log. 0: never.
 	Deadline time.Duration
 	// Done is called exactly once, on any goroutine, from within the
-	// partition's turn: it must be quick and must not wait for the partition.
+	// partition's turn: it must be quick and must not wait for the partition. It
+	// may Produce, not inline.
 	// On success at says where the batch lies, at.First = -1 for a duplicate so
 	// old that this is not known any more. An error has a wire.Code that says
 	// whether the write may still become visible.

@@ -81,6 +81,43 @@ func TestProduceAllocations(t *testing.T) {
 	}
 }
 
+// TestAwaitAllocations parks and cancels, as a long poll that times out does.
+func TestAwaitAllocations(t *testing.T) {
+	if mem.Checked {
+		t.Skip("watching buffers allocates")
+	}
+	s, p, _ := realSet(t, Settings{})
+	defer s.Close()
+	w := &Waiter{Wake: func() {}}
+	if n := testing.AllocsPerRun(1000, func() {
+		if p.Await(w) != nil || !w.Cancel() {
+			t.Fatal("not parked")
+		}
+	}); n > 0 {
+		t.Errorf("%.1f allocations for a parked fetch", n)
+	}
+}
+
+// BenchmarkAwait is a fetch that parks and is woken by a write.
+func BenchmarkAwait(b *testing.B) {
+	s, p, clock := realSet(b, Settings{})
+	defer s.Close()
+	one := newSender(b, p, clock, 100, 1)
+	woken := 0
+	w := &Waiter{Wake: func() { woken++ }}
+	b.ReportAllocs()
+	for b.Loop() {
+		w.From = p.View().Committed
+		if p.Await(w) != nil {
+			b.Fatal("not parked")
+		}
+		one.send(b, true)
+	}
+	if woken == 0 {
+		b.Fatal("never woken")
+	}
+}
+
 // BenchmarkProduceInline is one batch of 100 B after the other into an idle
 // partition, by a connection's reader.
 func BenchmarkProduceInline(b *testing.B) {

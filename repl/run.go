@@ -116,7 +116,7 @@ func (p *Partition) run() {
 		if !open {
 			<-p.news // of the flush that runs, the janitor, or the end of the directory
 		}
-		tasks, open = p.inbox.PopAll(tasks[:0])
+		tasks, open = p.inbox.PopAll(emptied(tasks))
 		if p.turn(tasks, p.set.config.Clock.Now()) {
 			p.dir.flushAside(p)
 		}
@@ -158,11 +158,12 @@ func (p *Partition) enterNow() {
 // inline turns once on the goroutine that took the turn. What came in meanwhile
 // goes to the appender with one wake.
 func (p *Partition) inline(now mem.Now) (flush bool) {
-	p.spare = p.inbox.PopOrFree(p.spare[:0])
+	p.spare = p.inbox.PopOrFree(p.spare)
 	if len(p.spare) == 0 {
 		return false
 	}
 	flush = p.turn(p.spare, now)
+	p.spare = emptied(p.spare)
 	if p.inbox.HandOrFree() {
 		p.startAppender()
 	}

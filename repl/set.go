@@ -27,7 +27,7 @@ type SetConfig struct {
 
 	QueueLimit int           // tasks in a partition's mailbox; 1,024
 	QueueBytes int64         // bytes of batches in it; 64 MiB
-	MaxUnacked int           // appended writes of a partition that wait for their ack; 65,536
+	MaxUnacked int           // appended writes of a partition that wait for their ack; 16,384
 	MaxParked  int           // fetches parked on a partition; 16,384
 	Flushers   int           // fdatasyncs at once in a directory; 8
 	SlowAfter  time.Duration // a flush that takes longer makes its directory slow; 1 s
@@ -42,7 +42,7 @@ type SetConfig struct {
 func (c SetConfig) filled() SetConfig {
 	c.QueueLimit = cmp.Or(c.QueueLimit, 1024)
 	c.QueueBytes = cmp.Or(c.QueueBytes, 64<<20)
-	c.MaxUnacked = cmp.Or(c.MaxUnacked, 1<<16)
+	c.MaxUnacked = cmp.Or(c.MaxUnacked, 1<<14)
 	c.MaxParked = cmp.Or(c.MaxParked, 1<<14)
 	c.Flushers = cmp.Or(c.Flushers, 8)
 	c.SlowAfter = cmp.Or(c.SlowAfter, time.Second)
@@ -119,8 +119,8 @@ func NewSet(c SetConfig) *Set {
 
 // Host opens the log of a partition in dir, or creates it, and leads it with
 // epoch, which is recorded durably if it is newer than the log's. The log is
-// recovered and fsynced when Host returns. Several calls may run at once, for
-// different partitions.
+// recovered and fsynced when Host returns. Several calls may open at once, for
+// different partitions; one at a time creates.
 func (s *Set) Host(topic string, id wire.PartitionID, dir *storage.Dir, st Settings, epoch wire.Epoch, create bool, now mem.Now) error {
 	d := s.directory(dir)
 	if err := d.failure(); err != nil {
@@ -140,6 +140,7 @@ func (s *Set) Host(topic string, id wire.PartitionID, dir *storage.Dir, st Setti
 	}
 	if epoch > l.View().Epoch() {
 		if err := l.SetEpoch(epoch); err != nil {
+			l.Close()
 			return fmt.Errorf("host %s %d: epoch %d: %w", topic, id.Partition, epoch, err)
 		}
 	}

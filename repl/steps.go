@@ -93,13 +93,14 @@ func (p *Partition) Turn(now mem.Now) (worked bool) {
 	if !p.inbox.Take() {
 		panic(fmt.Sprintf("BUG: the turn of %v is held", p.id))
 	}
-	p.spare = p.inbox.PopOrFree(p.spare[:0])
+	p.spare = p.inbox.PopOrFree(p.spare)
 	if len(p.spare) == 0 {
 		return false
 	}
 	if p.turn(p.spare, now) {
 		p.dir.begin(p, now.Mono)
 	}
+	p.spare = emptied(p.spare)
 	p.inbox.Free()
 	return true
 }
