@@ -579,6 +579,26 @@ func TestReserve(t *testing.T) {
 	}
 }
 
+func TestFullDiskAtFsyncIsFinal(t *testing.T) {
+	f := func(kind string, do func(d *Dir) error) {
+		t.Helper()
+		m := NewMemFS(1)
+		d := mustOpenDir(t, m, "boot")
+		mustCreate(t, d, ordersID).Close()
+		m.Fail(kind, 1, syscall.ENOSPC)
+		if err := do(d); !errors.Is(err, ErrSync) || d.Failed() == nil {
+			t.Fatalf("%s: %v, failed: %v", kind, err, d.Failed())
+		}
+		if e, err := m.Stat("/data/reserve"); err != nil || e.Size != 16*pageSize {
+			t.Fatalf("%s: the reserve was given for it: %v, %v", kind, e, err)
+		}
+	}
+	f(OpSync+":recovery-points", func(d *Dir) error { return d.SavePoints([]Point{somePoint(5000, 3)}) })
+	f(OpSyncDir, func(d *Dir) error { return d.SavePoints([]Point{somePoint(5000, 3)}) })
+	f(OpSyncDir+":deleted", func(d *Dir) error { return d.Delete(ordersID) })
+	f(OpSyncDir+":orders", func(d *Dir) error { return d.Delete(ordersID) })
+}
+
 // state opens what a crash left and tells what it holds.
 func state(t *testing.T, what string, m *MemFS, boot string) (string, *Dir) {
 	t.Helper()

@@ -398,4 +398,5 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
+// String names the disk by its seed.
 func (m *MemFS) String() string { return fmt.Sprintf("memfs(seed %d)", m.seed) }

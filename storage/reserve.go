@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 )
@@ -89,11 +90,11 @@ func (d *Dir) refill() error {
 }
 
 // withReserve runs a step that may take of the reserve, again after each part
-// it gets of it.
+// it gets of it. A full disk that only an fsync tells of is a failed fsync.
 func (d *Dir) withReserve(step func() error) error {
 	for {
 		err := step()
-		if !isDiskFull(err) || !d.Relieve() {
+		if !isDiskFull(err) || errors.Is(err, ErrSync) || !d.Relieve() {
 			return err
 		}
 	}
