@@ -124,6 +124,7 @@ type entries struct {
 	filed       int
 	offs, times []byte // nil if filed is 0
 	heap        []entry
+	probes      int64 // entries compared
 }
 
 func (x *entries) len() int { return x.filed + len(x.heap) }
@@ -166,7 +167,11 @@ func (x *entries) time(i int, c Clock) int64 {
 // reaching returns the number of the last entry whose batch starts at or before
 // both rel and pos, 0 if there is none.
 func (x *entries) reaching(rel, pos uint32) int {
-	n := sort.Search(x.len(), func(i int) bool { p := x.place(i); return p.rel > rel || p.pos > pos })
+	n := sort.Search(x.len(), func(i int) bool {
+		x.probes++
+		p := x.place(i)
+		return p.rel > rel || p.pos > pos
+	})
 	return max(n-1, 0)
 }
 

@@ -112,8 +112,9 @@ type home struct {
 	id     wire.PartitionID
 	files  *openFiles
 	damage damages
-	every  int64 // bytes of log between index entries
-	mapped int   // entries an active segment's index may have
+	every  int64        // bytes of log between index entries
+	mapped int          // entries an active segment's index may have
+	probes atomic.Int64 // index entries that look-ups compared
 
 	newNames bool // index files were made since the last recovery point; the owner's
 }

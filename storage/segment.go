@@ -200,7 +200,9 @@ type probe struct {
 func (s *segment) find(t *tail, p probe) (entry, error) {
 	x, err := s.entries(t)
 	if err == nil {
-		if at, ok := x.guarded(p); ok {
+		at, ok := x.guarded(p)
+		s.home.probes.Add(x.probes)
+		if ok {
 			return at, nil
 		}
 	}
@@ -236,9 +238,11 @@ func (x *entries) guarded(p probe) (at entry, ok bool) {
 		return entry{maxTime: math.MinInt64, maxAppend: math.MinInt64}, true
 	}
 	ok = guard(func() {
-		i := x.reaching(p.rel, p.pos)
+		var i int
 		if p.byTime {
 			i = x.before(p.clock, p.t)
+		} else {
+			i = x.reaching(p.rel, p.pos)
 		}
 		if p.times {
 			at = x.at(i)

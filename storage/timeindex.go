@@ -22,7 +22,10 @@ const (
 // before returns the number of the last entry before which no batch of the
 // segment reaches t, 0 if there is none.
 func (x *entries) before(c Clock, t int64) int {
-	n := sort.Search(x.len(), func(i int) bool { return x.time(i, c) >= t })
+	n := sort.Search(x.len(), func(i int) bool {
+		x.probes++
+		return x.time(i, c) >= t
+	})
 	return max(n-1, 0)
 }
 
@@ -88,7 +91,14 @@ func (v *View) findTimeIn(s *segment, x *tail, c Clock, t int64) (wire.Offset, i
 		return -1, 0, err
 	}
 	defer w.close()
+	from := w.next
+	if s.rebuilt.Load() != nil {
+		from = s.base // an index made anew knows nothing of what is damaged
+	}
 	for {
+		if bad := v.home.damage.within(from, w.next); bad != nil {
+			return -1, 0, bad
+		}
 		b, err := w.header()
 		if err == io.EOF {
 			return -1, 0, nil

@@ -178,6 +178,9 @@ func (v *View) findIn(f File, s *segment, x *tail, from, bound wire.Offset, maxB
 		return Range{}, v.damaged(s, x, &w, err)
 	}
 	r := Range{First: b.BaseOffset(), Next: from}
+	if r.First > from { // the index, made anew, knows nothing of what is damaged
+		return Range{}, v.home.damage.add(from, r.First)
+	}
 	if b.NextOffset() > bound {
 		return r, nil
 	}
@@ -200,7 +203,11 @@ func (v *View) extend(r *Range, s *segment, x *tail, w *walker, bound wire.Offse
 		if int64(p.pos) > end {
 			end, next = int64(p.pos), s.base+wire.Offset(p.rel)
 		} else {
-			for b, err := w.header(); err == nil && b.NextOffset() <= bound && w.pos+int64(b.Len()) <= limit; b, err = w.header() {
+			for w.pos+wire.HeaderSize <= limit && w.next < bound {
+				b, err := w.header()
+				if err != nil || b.NextOffset() > bound || w.pos+int64(b.Len()) > limit {
+					break // what is wrong there, the next Find will say
+				}
 				w.skip(b)
 			}
 			end, next = w.pos, w.next
@@ -292,24 +299,21 @@ func (x *entries) after(base wire.Offset, pos int64, end wire.Offset) wire.Offse
 // remembered and returned as a *CorruptRange. It reads from the disk if the
 // range is not in memory, so it belongs on a worker.
 func (r *Range) Check() error {
-	pos, next := r.Off, r.First
-	for pos < r.Off+r.Len {
-		w := newWalker(r.R, r.v.home.id, pos, next, r.Off+r.Len, wire.HeaderSize)
-		b, err := w.header()
-		w.close()
-		if err == nil {
-			next, err = b.NextOffset(), checkRecords(r.R, pos, b)
-		}
-		if errors.Is(err, wire.ErrCorrupt) {
+	w := newWalker(r.R, r.v.home.id, r.Off, r.First, r.Off+r.Len, scanBytes)
+	defer w.close()
+	for {
+		b, err := w.batch()
+		switch {
+		case err == io.EOF:
+			return nil
+		case errors.Is(err, wire.ErrCorrupt):
 			_, x := r.v.picture(r.v.holds(r.s.base))
 			return r.v.damaged(r.s, x, &w, err)
-		}
-		if err != nil {
+		case err != nil:
 			return storageError(err)
 		}
-		pos += int64(b.Len())
+		w.skip(b)
 	}
-	return nil
 }
 
 func storageError(err error) error {
@@ -384,4 +388,14 @@ func (d *damages) ahead(at, bound wire.Offset) (*CorruptRange, wire.Offset) {
 		}
 	}
 	return nil, bound
+}
+
+// within returns the first damage that meets from to to, nil if none does.
+func (d *damages) within(from, to wire.Offset) error {
+	for _, r := range d.all() {
+		if r.From < to && from < r.To {
+			return &CorruptRange{r.From, r.To}
+		}
+	}
+	return nil
 }
