@@ -1,0 +1,423 @@
+package sim
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/teralog/teralog/client"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+const killHelp = `Usage: teralog sim kill [flags]
+
+Runs a broker in a process of its own under load and kills it with SIGKILL, again
+and again: every other time at a random moment, otherwise at a chosen disk
+operation, such as the making of a new segment. Producers, readers and topics
+that come and go stay at work all the while. At the end everything is read back:
+no acknowledged record is lost, none lies at two offsets, none that was not sent
+is there, and look-ups by time find what a walk finds.
+
+  teralog sim kill -rounds 100
+  teralog sim kill -rounds 20 -flush sync -seed 7 -v
+
+Flags:
+  -rounds N     how often it is killed (default 100)
+  -flush MODE   async, interval, sync or all (default all)
+  -seed S       draws the moments (default 1); real processes differ all the same
+  -dir D        keep the files in D (default: temporary, kept on failure)
+  -v            a line a round
+`
+
+// A killing is one run of `teralog sim kill`.
+type killing struct {
+	rounds  int
+	seed    uint64
+	modes   []string
+	dir     string
+	verbose bool
+	notes   io.Writer
+
+	rnd   *rand.Rand
+	addr  string
+	h     *history
+	l     *load
+	due   []*visit // places not yet met, the next one first
+	all   []*visit
+	kills map[string]int // at no place in particular, by what the broker was at
+	took  time.Duration
+	ups   int // look-ups by time
+}
+
+// A visit is one place at one moment, and what came of it.
+type visit struct {
+	place       *place
+	moment      string
+	met, missed int
+}
+
+// Kill is the command `teralog sim kill`.
+func Kill(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer) error {
+	if len(args) > 0 && args[0] == "broker" {
+		return serveTortured(ctx, args[1:], out, notes)
+	}
+	f := flag.NewFlagSet("sim kill", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	k := &killing{notes: notes, kills: map[string]int{}}
+	f.IntVar(&k.rounds, "rounds", 100, "")
+	f.Uint64Var(&k.seed, "seed", 1, "")
+	f.StringVar(&k.dir, "dir", "", "")
+	f.BoolVar(&k.verbose, "v", false, "")
+	mode := f.String("flush", "all", "")
+	switch err := f.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(notes, killHelp)
+		return nil
+	case err != nil:
+		return err
+	}
+	if k.modes = []string{*mode}; *mode == "all" {
+		k.modes = []string{"async", "interval", "sync"}
+	}
+	if k.rounds < 1 || f.NArg() > 0 || !slices.Contains([]string{"all", "async", "interval", "sync"}, *mode) {
+		return errors.New("see teralog sim kill -h")
+	}
+	return k.main(ctx, out)
+}
+
+func (k *killing) main(ctx context.Context, out io.Writer) error {
+	keep := k.dir != ""
+	var err error
+	if keep {
+		err = os.MkdirAll(k.dir, 0o755)
+	} else {
+		k.dir, err = os.MkdirTemp("", "teralog-kill-")
+	}
+	if err != nil {
+		return err
+	}
+	// What an older run left is refused: its history is gone.
+	if err := os.Mkdir(k.data(), 0o755); err != nil {
+		return err
+	}
+	started := time.Now()
+	err = k.run(ctx)
+	k.took = time.Since(started)
+	k.report(out)
+	if err != nil {
+		return fmt.Errorf("%w; the files and the broker's log are in %s", err, k.dir)
+	}
+	if !keep {
+		return os.RemoveAll(k.dir)
+	}
+	return nil
+}
+
+func (k *killing) run(ctx context.Context) (err error) {
+	k.rnd = rand.New(rand.NewPCG(k.seed, 0x4B1))
+	k.h = newHistory(uint32(k.seed)<<8 | uint32(os.Getpid())&0xFF)
+	k.plan()
+	p, err := k.serve(ctx, "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	k.addr = p.addr
+	if err := k.begin(ctx); err != nil {
+		return errors.Join(err, p.kill())
+	}
+	defer k.l.abort()
+	if err := p.kill(); err != nil {
+		return err
+	}
+	for n := range k.rounds {
+		if err := k.round(ctx, n); err != nil {
+			return fmt.Errorf("round %d: %w", n, err)
+		}
+		if len(k.h.violations()) > 0 {
+			break
+		}
+	}
+	if p, err = k.serve(ctx, k.addr); err != nil {
+		return err
+	}
+	if err := k.end(ctx); err != nil {
+		return errors.Join(err, p.kill())
+	}
+	if err := p.stop(); err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	return k.judge()
+}
+
+// plan puts the places in an order of chance. A run too short for all of them
+// meets as many as it can.
+func (k *killing) plan() {
+	for i := range places {
+		for _, m := range moments {
+			if m != "amid" || places[i].op == "write" {
+				k.all = append(k.all, &visit{place: &places[i], moment: m})
+			}
+		}
+	}
+	// Every place at one moment before any at its second.
+	k.rnd.Shuffle(len(k.all), func(i, j int) { k.all[i], k.all[j] = k.all[j], k.all[i] })
+	seen := map[*place]int{}
+	turn := map[*visit]int{}
+	for _, v := range k.all {
+		turn[v] = seen[v.place]
+		seen[v.place]++
+	}
+	slices.SortStableFunc(k.all, func(a, b *visit) int { return turn[a] - turn[b] })
+	k.due = slices.Clone(k.all)
+}
+
+// upTo draws a time below d.
+func (k *killing) upTo(d time.Duration) time.Duration { return time.Duration(k.rnd.Int64N(int64(d))) }
+
+func (k *killing) data() string { return filepath.Join(k.dir, "data") }
+func (k *killing) log() string  { return filepath.Join(k.dir, "broker.log") }
+
+// serve starts the broker that users start.
+func (k *killing) serve(ctx context.Context, listen string) (*process, error) {
+	p, err := launch(k.log(), "serve", "--data-dir", k.data(), "--listen", listen, "--reserve", "1MiB")
+	if err != nil {
+		return nil, err
+	}
+	if err := p.serving(ctx); err != nil {
+		p.cmd.Process.Kill()
+		return nil, err
+	}
+	return p, nil
+}
+
+// begin makes the topics and starts the load.
+func (k *killing) begin(ctx context.Context) error {
+	c, err := dial(k.addr)
+	if err != nil {
+		return err
+	}
+	k.l = &load{h: k.h, seed: k.seed, c: c, passing: k.modes}
+	for _, mode := range k.modes {
+		t := loadTopic{name: "kept-" + mode, partitions: 2, flush: mode}
+		settings := append([]wire.Setting{{Key: "flush", Value: mode}}, torturedSettings...)
+		if t.id, err = c.CreateTopic(ctx, client.TopicSpec{Name: t.name, Partitions: t.partitions, Settings: settings}); err != nil {
+			return err
+		}
+		k.l.topics = append(k.l.topics, t)
+	}
+	return k.l.begin()
+}
+
+// How long a broker lives: any time up to the first, or, where it is to die at
+// a place, until it comes there, at most the second. Retention needs two rounds
+// of the janitor, a second each.
+const (
+	lifetime   = 1200 * time.Millisecond
+	placeLimit = 4 * time.Second
+)
+
+// round starts the broker once and sees it die.
+func (k *killing) round(ctx context.Context, n int) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if n%2 == 1 && len(k.due) > 0 {
+		return k.visit(n, k.due[0])
+	}
+	p, err := launch(k.log(), "serve", "--data-dir", k.data(), "--listen", k.addr, "--reserve", "1MiB")
+	if err != nil {
+		return err
+	}
+	at := "at work"
+	switch k.rnd.IntN(8) {
+	case 0: // while it starts, perhaps
+		at = "at its start"
+		time.Sleep(k.upTo(60 * time.Millisecond))
+	case 1: // while it stops, perhaps
+		at = "at its stop"
+		if err := p.serving(ctx); err != nil {
+			return errors.Join(err, p.kill())
+		}
+		time.Sleep(k.upTo(lifetime))
+		p.cmd.Process.Signal(os.Interrupt)
+		time.Sleep(k.upTo(30 * time.Millisecond))
+		p.cmd.Process.Kill()
+		<-p.ended
+		if p.err == nil {
+			at = "not: it stopped in time"
+		} else if !p.killed() {
+			return fmt.Errorf("stop: %w", p.err)
+		}
+		k.died(n, at)
+		return nil
+	default:
+		if err := p.serving(ctx); err != nil {
+			return errors.Join(err, p.kill())
+		}
+		time.Sleep(k.upTo(lifetime))
+	}
+	k.died(n, at)
+	return p.kill()
+}
+
+func (k *killing) died(n int, at string) {
+	k.kills[at]++
+	if k.verbose {
+		fmt.Fprintf(k.notes, "round %d: killed %s\n", n, at)
+	}
+}
+
+// visit lets a broker die at a place. If it does not come there, it is killed
+// and the place is due again.
+func (k *killing) visit(n int, v *visit) error {
+	spec := fmt.Sprintf("%s@%d@%s", v.place.name, 1+k.rnd.IntN(v.place.spread), v.moment)
+	p, err := launch(k.log(), "sim", "kill", "broker", "--data-dir", k.data(), "--listen", k.addr, "--reserve", fmt.Sprint(1<<20), "-die", spec)
+	if err != nil {
+		return err
+	}
+	k.due = k.due[1:]
+	select {
+	case <-p.ended:
+		if !p.killed() {
+			return fmt.Errorf("%s: the broker ended by itself: %w", spec, p.err)
+		}
+		v.met++
+	case <-time.After(placeLimit):
+		v.missed++
+		k.due = append(k.due, v)
+		if err := p.kill(); err != nil {
+			return err
+		}
+	}
+	if k.verbose {
+		fmt.Fprintf(k.notes, "round %d: killed at %s, met %v\n", n, spec, v.met > 0)
+	}
+	return nil
+}
+
+// settleLimit is how long the clients may need for what is still to be done once
+// the broker stays up.
+const settleLimit = 2 * time.Minute
+
+// end lets everything come to an outcome and reads it back.
+func (k *killing) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	if err := k.l.finish(ctx); err != nil {
+		return err
+	}
+	for _, t := range k.l.topics {
+		for p := range t.partitions {
+			all, err := k.l.drain(ctx, t, p)
+			if err != nil {
+				return fmt.Errorf("read back %s/%d: %w", t.name, p, err)
+			}
+			n, err := k.l.lookUps(ctx, t, p, all, k.rnd)
+			if err != nil {
+				return fmt.Errorf("look up times in %s/%d: %w", t.name, p, err)
+			}
+			k.ups += n
+		}
+	}
+	return nil
+}
+
+// judge says whether all was well.
+func (k *killing) judge() error {
+	var errs []error
+	for _, w := range k.h.violations() {
+		errs = append(errs, errors.New(w))
+	}
+	found, _ := k.h.checker.Finish()
+	for _, a := range found {
+		errs = append(errs, errors.New(a.String()))
+	}
+	if k.h.counts.acked == 0 {
+		errs = append(errs, errors.New("no record was acknowledged"))
+	}
+	for _, v := range k.all {
+		if v.met == 0 && v.missed > 1 {
+			errs = append(errs, fmt.Errorf("no broker died %s %q in %d tries", v.moment, v.place.name, v.missed))
+		}
+	}
+	bad, err := suspicious(k.log())
+	if err != nil {
+		return err
+	}
+	errs = append(errs, bad...)
+	var said strings.Builder
+	damaged, err := storage.VerifyPath(&said, storage.OS(), k.data())
+	if err != nil || damaged > 0 {
+		errs = append(errs, fmt.Errorf("verify: %d damaged places, %w\n%s", damaged, err, &said))
+	}
+	return errors.Join(errs...)
+}
+
+// suspicious returns the lines of a broker's log that speak of a fault of the
+// program or of a partition that was not served, the first few.
+func suspicious(log string) (found []error, err error) {
+	f, err := os.Open(log)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() && len(found) < 8 {
+		text := lines.Text()
+		if strings.Contains(text, "BUG") || strings.Contains(text, "panic") || strings.Contains(text, "level=ERROR") || strings.Contains(text, "orphan") {
+			found = append(found, fmt.Errorf("the broker's log: %s", text))
+		}
+	}
+	return found, lines.Err()
+}
+
+func (h *history) violations() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.wrong)
+}
+
+func (k *killing) report(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "KILLED\tBEFORE\tAMID\tAFTER\tMISSED")
+	for i := range places {
+		counts := map[string]int{}
+		missed := 0
+		for _, v := range k.all {
+			if v.place == &places[i] {
+				counts[v.moment] += v.met
+				missed += v.missed
+			}
+		}
+		amid := "-"
+		if places[i].op == "write" {
+			amid = fmt.Sprint(counts["amid"])
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\n", places[i].name, counts["before"], amid, counts["after"], missed)
+	}
+	w.Flush()
+	for _, at := range []string{"at work", "at its start", "at its stop", "not: it stopped in time"} {
+		fmt.Fprintf(out, "killed %s: %d\n", at, k.kills[at])
+	}
+	if k.h == nil {
+		return
+	}
+	k.h.mu.Lock()
+	defer k.h.mu.Unlock()
+	c := &k.h.counts
+	fmt.Fprintf(out, "%.1f s; records: %d sent (%.0f MB), %d acknowledged, %d failed, %d in doubt; %d read by followers, %d jumps over what retention deleted\n",
+		k.took.Seconds(), c.sent, float64(c.bytes)/1e6, c.acked, c.failed, c.doubtful, c.read, c.outOfRange)
+	fmt.Fprintf(out, "topics: %d created, %d deleted; %d look-ups by time as a walk finds them\n", c.created, c.deleted, k.ups)
+}

@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/teralog/teralog/broker"
+	"github.com/teralog/teralog/storage"
+)
+
+// startLimit is how long a broker may take to be ready. It recovers a few
+// megabytes, so this says that it hangs.
+const startLimit = time.Minute
+
+// serveTortured runs a broker as `serve` does, in a world that differs: its
+// process dies at a disk operation, or the machine seems to have been started
+// anew since.
+func serveTortured(ctx context.Context, args []string, out, notes io.Writer) error {
+	f := flag.NewFlagSet("sim kill broker", flag.ContinueOnError)
+	f.SetOutput(notes)
+	c := broker.DefaultConfig()
+	f.StringVar(&c.DataDirs[0], "data-dir", "", "")
+	f.StringVar(&c.Listen, "listen", "", "")
+	f.Int64Var(&c.Reserve, "reserve", c.Reserve, "")
+	at := f.String("die", "", "PLACE@NTH@MOMENT")
+	boot := f.String("boot", "", "boot id of the machine; empty: the real one")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	env, err := broker.NewEnv(slog.New(slog.NewTextHandler(notes, nil)))
+	if err != nil {
+		return err
+	}
+	if *boot != "" {
+		env.Boot = *boot
+	}
+	if *at != "" {
+		d, err := parseDeath(*at)
+		if err != nil {
+			return err
+		}
+		env.FS = deadlyFS{storage.OS(), d}
+	}
+	ln, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	b, err := broker.New(c, env)
+	if err != nil {
+		return err
+	}
+	for _, line := range b.Recovery() {
+		env.Log.Info("recovery", "did", line)
+	}
+	fmt.Fprintf(out, "teralog ready: listen %v, tortured\n", ln.Addr())
+	return b.Run(ctx, ln)
+}
+
+// A process is a broker that runs as a child of this one.
+type process struct {
+	cmd   *exec.Cmd
+	addr  string        // once ready
+	ready chan struct{} // closed when it serves; never, if it ends before
+	ended chan struct{}
+	err   error // once ended
+}
+
+// launch starts this program with args as a broker whose log is appended to a
+// file. If this process ends, so does the child.
+func launch(log string, args ...string) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	p := &process{cmd: exec.Command(self, args...), ready: make(chan struct{}), ended: make(chan struct{})}
+	p.cmd.Stderr = file
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		line, _ := bufio.NewReader(stdout).ReadString('\n')
+		if _, rest, ok := strings.Cut(line, "ready: listen "); ok {
+			p.addr, _, _ = strings.Cut(rest, ",")
+			close(p.ready)
+		}
+		io.Copy(io.Discard, stdout)
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// serving waits until the broker is ready.
+func (p *process) serving(ctx context.Context) error {
+	select {
+	case <-p.ready:
+		return nil
+	case <-p.ended:
+		return fmt.Errorf("the broker ended before it was ready: %w", p.err)
+	case <-time.After(startLimit):
+		return fmt.Errorf("the broker is not ready after %v", startLimit)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// kill ends the process with SIGKILL and waits until it is gone.
+func (p *process) kill() error {
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-p.ended
+	if !p.killed() {
+		return fmt.Errorf("the broker ended by itself: %w", p.err)
+	}
+	return nil
+}
+
+// stop ends the process in order and returns an error if it did not exit with 0.
+func (p *process) stop() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return p.err
+	case <-time.After(startLimit):
+		return errors.Join(fmt.Errorf("the broker does not stop within %v", startLimit), p.kill())
+	}
+}
+
+// killed reports whether the process, which has ended, was ended by SIGKILL.
+func (p *process) killed() bool {
+	s, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && s.Signaled() && s.Signal() == syscall.SIGKILL
+}
