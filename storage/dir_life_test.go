@@ -21,6 +21,7 @@ type dirLife struct {
 	did     string // so far, for the report of a failure
 
 	halfDeleted bool // the last use ended in a Delete
+	interrupted bool // starts since then were not done
 
 	dir  *Dir
 	logs map[wire.PartitionID]*Log
@@ -41,19 +42,57 @@ func (l *dirLife) fatalf(format string, args ...any) {
 
 func (l *dirLife) note(format string, args ...any) { l.did += " " + fmt.Sprintf(format, args...) }
 
+func (l *dirLife) options() DirOptions { return testDir(fmt.Sprint("boot", l.boot)) }
+
+// interrupt lets a start or two end before they are done, by the death of the
+// process or a power cut, and returns how the use before them counts to have
+// ended then.
+func (l *dirLife) interrupt(how string) string {
+	for l.r.below(3) == 0 {
+		n := 1 + l.r.below(60)
+		l.note("start(%d)", n)
+		l.fs.StopAfter(n)
+		if d, err := OpenDir(l.fs, "/data", l.options()); err == nil {
+			for _, p := range d.Partitions() {
+				if p.Err == nil && !l.deleted[p.ID] {
+					d.Open(p.Topic, p.ID, lifeOptions, at(1))
+				}
+			}
+		}
+		l.interrupted = true
+		if l.r.below(2) == 0 {
+			l.note("death")
+			l.fs = l.fs.Clone()
+			continue
+		}
+		l.note("cut")
+		l.boot++
+		l.fs = l.fs.Crash(CrashAny)
+		how = "cut"
+	}
+	return how
+}
+
 // start opens the directory and everything in it. how is what ended the last
 // use: "clean", "death" or "cut".
 func (l *dirLife) start(how string) {
 	l.t.Helper()
-	o := testDir(fmt.Sprint("boot", l.boot))
-	d, err := OpenDir(l.fs, "/data", o)
+	stop := how
+	how = l.interrupt(how)
+	d, err := OpenDir(l.fs, "/data", l.options())
 	if err != nil {
 		l.fatalf("open: %v", err)
 	}
 	l.dir, l.logs = d, map[wire.PartitionID]*Log{}
-	if s := d.Start(); s.Clean != (how == "clean") || how != "clean" && s.SameBoot != (how == "death") {
+	s := d.Start()
+	if !l.interrupted && (s.Clean != (how == "clean") || how != "clean" && s.SameBoot != (how == "death")) {
 		l.fatalf("start after a %s: %+v", how, s)
 	}
+	// A power cut after a clean stop loses nothing, so nothing need be remembered.
+	if l.interrupted && how == "cut" && s.SameBoot && stop != "clean" {
+		l.fatalf("interrupted starts made a power cut forgotten: %+v", s)
+	}
+	l.interrupted = false
 	for _, p := range d.Partitions() {
 		if p.Err != nil {
 			l.fatalf("found %+v", p)
@@ -224,8 +263,8 @@ func (l *dirLife) close() {
 	}
 }
 
-// TestDirLives runs directories through deaths, power cuts, failed fsyncs and
-// clean stops, by seed.
+// TestDirLives runs directories through deaths, power cuts, failed fsyncs, clean
+// stops and interrupted starts, by seed.
 func TestDirLives(t *testing.T) {
 	ends := map[string]int{}
 	for seed := range uint64(200) {

@@ -154,7 +154,7 @@ func (l *Log) checkpoint(snapshot bool) *Checkpoint {
 	}
 	if snapshot && l.producers.Len() > 0 {
 		c.older = c.point.Snapshot
-		c.snapshot, c.point.Snapshot = l.producers.encode(l.tail.end), l.tail.end
+		c.snapshot, c.point.Snapshot = l.producers.encode(l.home.id, l.tail.end), l.tail.end
 		l.unsnapped = 0
 	}
 	if l.epochs.dirty || l.epochs.trimmed {
@@ -311,9 +311,14 @@ func (l *Log) Close() (CleanEnd, error) {
 	return CleanEnd{Point: p, Position: l.tail.lastPos, HeaderCRC: l.tail.lastCRC}, nil
 }
 
-// release closes what the log has open.
+// release closes what the log has open. A recovery that failed early has no
+// active segment.
 func (l *Log) release() {
-	for _, s := range append(slices.Clone(l.sealed), l.active) {
+	open := slices.Clone(l.sealed)
+	if l.active != nil {
+		open = append(open, l.active)
+	}
+	for _, s := range open {
 		s.closeIndexes()
 		l.home.files.forget(s)
 	}
@@ -349,9 +354,9 @@ func readProducers(h *home, at wire.Offset, o Options) (*Producers, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, of, err := decodeProducers(b, o)
-	if err == nil && of != at {
-		err = fmt.Errorf("%w: snapshot of offset %d under the name of %d", wire.ErrCorrupt, of, at)
+	p, id, of, err := decodeProducers(b, o)
+	if err == nil && (of != at || id != h.id) {
+		err = fmt.Errorf("%w: snapshot of partition %v at offset %d under the name of %v at %d", wire.ErrCorrupt, id, of, h.id, at)
 	}
 	return p, err
 }
