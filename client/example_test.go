@@ -34,6 +34,10 @@ func runBroker(fs storage.FS, ln net.Listener) (stop func()) {
 		log.Panic(err)
 	}
 	env.FS = fs
+	return runBrokerOn(c, env, ln)
+}
+
+func runBrokerOn(c broker.Config, env broker.Env, ln net.Listener) (stop func()) {
 	b, err := broker.New(c, env)
 	if err != nil {
 		log.Panic(err)
