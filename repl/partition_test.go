@@ -210,6 +210,14 @@ func TestDuplicates(t *testing.T) {
 		start; done; turn                   | a=0 b=1 c=2 d=3 e=4 f=5 a=-1 0≤6≤6,6
 	`)
 
+	// Also when nothing else waits.
+	f(Settings{Flush: Sync}, `
+		produce from=7 acks=0 a b c d e f; turn | a=0 b=1 c=2 d=3 e=4 f=5 0≤0≤6,0
+		produce from=7 seq=0 a; turn            |
+		produce from=7 seq=3 d; turn            |
+		start; done; turn                       | a=-1 d=3 0≤6≤6,6
+	`)
+
 	// Gaps, strangers and wraps of the truth are refused, and harm no neighbour.
 	f(Settings{}, `
 		produce from=7 a; turn              | a=0 0≤1≤1,0

@@ -34,18 +34,19 @@ func testDir(t testing.TB, fs storage.FS, path string) *storage.Dir {
 // do by a story. Each line is a command, a bar, and what is seen since the line
 // before: who was answered how, what happened, and the offsets if they moved.
 type rig struct {
-	t    testing.TB
-	fs   *storage.MemFS
-	set  *Set
-	p    *Partition
-	seen []string
-	ms   int
-	last offsets
-	sent map[wire.ProducerID]int32 // next sequence
+	t      testing.TB
+	fs     *storage.MemFS
+	set    *Set
+	p      *Partition
+	seen   []string
+	ms     int
+	last   offsets
+	sent   map[wire.ProducerID]int32 // next sequence
+	bodies *mem.Pool
 }
 
 func newRig(t testing.TB, st Settings, c SetConfig) *rig {
-	r := &rig{t: t, fs: storage.NewMemFS(1), sent: map[wire.ProducerID]int32{}}
+	r := &rig{t: t, fs: storage.NewMemFS(1), sent: map[wire.ProducerID]int32{}, bodies: mem.NewPool("bodies")}
 	c.Manual = true
 	c.Dirs = []*storage.Dir{testDir(t, r.fs, "data")}
 	c.OnEvent = func(e Event) { r.note("%v", e.Kind) }
@@ -94,6 +95,9 @@ func (r *rig) do(args []string) {
 		r.produce(rest)
 	case "turn":
 		r.p.Turn(r.now())
+		if n := r.bodies.Stats().Live; n != 0 {
+			r.t.Fatalf("%d bodies are held after the turn", n)
+		}
 	case "start":
 		r.set.Step(Step{Kind: StepFlushStart, ID: testID}, r.now())
 	case "done":
@@ -165,9 +169,12 @@ func (r *rig) produce(args []string) {
 	}
 	var ws []Write
 	for _, name := range names {
+		b := testBatch(r.t, producer, seq, o["of"], o["bytes"], name)
+		body := r.bodies.Get(len(b))
+		copy(body.B, b)
 		ws = append(ws, Write{
-			Batch: testBatch(r.t, producer, seq, o["of"], o["bytes"], name),
-			Acks:  int8(o["acks"]), Deadline: time.Duration(o["within"]) * time.Millisecond,
+			Batch: body.B, Body: body,
+			Acks: int8(o["acks"]), Deadline: time.Duration(o["within"]) * time.Millisecond,
 			Done: func(at storage.Appended, err error) { r.answered(name, at, err) },
 		})
 		seq += int32(o["of"])
