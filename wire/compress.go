@@ -49,8 +49,10 @@ func ParseCodec(s string) (Codec, error) {
 	return None, fmt.Errorf("unknown codec %.40q: none, gzip, snappy and zstd are known", s)
 }
 
-// compressBound returns the room compress needs for a section of n bytes.
-func compressBound(n int) int { return s2.MaxEncodedLen(n) }
+// compressBound returns the room compress needs for a section of n bytes: the
+// longest form of any codec, and what a zstd encoder writes before it finds
+// that a block does not shrink and takes it back.
+func compressBound(n int) int { return n + n/6 + 64 }
 
 // compress writes the compressed form of src to dst, which has the room that
 // compressBound asks for, and returns its length; 0 if it would not be shorter
@@ -78,6 +80,7 @@ func (c Codec) compress(dst, src []byte) int {
 // inPlace returns the length of out, an encoder's result that was to go to dst.
 // An encoder that runs out of room on the way moves to a larger array, even if
 // the result is short enough in the end; what stands in dst is then a fragment.
+// compressBound keeps that rare, no encoder promises that it is never.
 func inPlace(dst, out []byte) int {
 	if len(out) > 0 && &out[0] != &dst[0] {
 		return copy(dst, out)

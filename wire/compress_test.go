@@ -318,3 +318,30 @@ func TestCodecAllocs(t *testing.T) {
 		}
 	}
 }
+
+// TestCompressBound: small sections that hardly shrink, where encoders try
+// most before they give up, stay within the room.
+func TestCompressBound(t *testing.T) {
+	for n := range 5000 {
+		if got, least := compressBound(n), s2.MaxEncodedLen(n); got < least {
+			t.Fatalf("compressBound(%d) = %d, snappy needs %d", n, got, least)
+		}
+	}
+	if raceEnabled {
+		t.Skip("not measured under the race detector")
+	}
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 2000 {
+		src := make([]byte, 20+rnd.IntN(300))
+		run := rnd.IntN(len(src))
+		for i := range run {
+			src[i] = byte(rnd.Uint32())
+		}
+		dst := make([]byte, compressBound(len(src)))
+		for _, c := range compressing {
+			if got := testing.AllocsPerRun(4, func() { c.compress(dst, src) }); got > 0 {
+				t.Fatalf("%s: %v allocations to compress %d bytes, %d of them noise", c, got, len(src), run)
+			}
+		}
+	}
+}
