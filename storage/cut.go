@@ -251,6 +251,9 @@ func (r *recovery) finishEpochs() error {
 }
 
 func (r *recovery) rebuildEpochs() error {
+	if !slices.Contains(r.report.Rebuilt, epochsName) && r.in.Point != nil {
+		r.report.Rebuilt = append(r.report.Rebuilt, epochsName)
+	}
 	filed := r.epochs.list
 	r.epochs.list, r.epochs.dirty = nil, true
 	err := r.eachBatch(r.firstBase(), func(b wire.Batch) { r.epochs.note(b.LeaderEpoch(), b.BaseOffset()) })

@@ -391,7 +391,7 @@ func (x indexFile) firstLie(f File, count int, t *tail) (int, error) {
 }
 
 func (d *inspector) epochs(dir string) error {
-	h := epochs{home: &home{fs: d.fs, path: dir}}
+	h := epochs{home: &home{fs: d.fs, path: dir, id: d.id}}
 	err := h.load()
 	if errors.Is(err, wire.ErrCorrupt) {
 		d.damage(path.Join(dir, epochsName), 0, err.Error())
@@ -409,7 +409,7 @@ func (d *inspector) snapshots(dir string, es []Entry) error {
 		if !ok {
 			continue
 		}
-		p, err := readProducers(&home{fs: d.fs, path: dir}, at, Options{}.filled())
+		p, err := readProducers(&home{fs: d.fs, path: dir, id: d.id}, at, Options{}.filled())
 		switch {
 		case errors.Is(err, wire.ErrCorrupt):
 			d.damage(path.Join(dir, e.Name), 0, err.Error())

@@ -90,9 +90,10 @@ func (h *epochs) save() error {
 
 // saveEpochs writes one entry a leader epoch:
 //
-//	| epoch i32 | start i64 |
+//	| topicID u64 | partition u32 | for each: epoch i32 | start i64 |
 func saveEpochs(h *home, list []epochStart) error {
-	var b []byte
+	b := wire.Append64(nil, h.id.Topic)
+	b = wire.Append32(b, h.id.Partition)
 	for _, x := range list {
 		b = wire.Append32(b, x.epoch)
 		b = wire.Append64(b, x.start)
@@ -110,12 +111,15 @@ func (h *epochs) load() error {
 	if err != nil {
 		return err
 	}
-	h.list, err = decodeEpochs(b)
+	h.list, err = decodeEpochs(b, h.home.id)
 	return err
 }
 
-func decodeEpochs(b []byte) ([]epochStart, error) {
+func decodeEpochs(b []byte, want wire.PartitionID) ([]epochStart, error) {
 	r := wire.NewReader(b)
+	if id := readPartition(r); r.Err() == nil && id != want {
+		r.Failf("epochs of partition %v, not %v", id, want)
+	}
 	list := make([]epochStart, 0, len(b)/12)
 	last := epochStart{wire.NoEpoch, 0}
 	for r.Left() > 0 {
@@ -123,11 +127,10 @@ func decodeEpochs(b []byte) ([]epochStart, error) {
 		if r.Err() == nil && (x.epoch <= last.epoch || x.start < last.start) {
 			r.Failf("epoch %d from offset %d after epoch %d from offset %d", x.epoch, x.start, last.epoch, last.start)
 		}
-		if r.Err() != nil {
-			return nil, fmt.Errorf("%w: %s: %w", wire.ErrCorrupt, epochsName, r.Err())
-		}
-		list = append(list, x)
-		last = x
+		list, last = append(list, x), x
+	}
+	if err := r.Finish(); err != nil {
+		return nil, fmt.Errorf("%s: %w", epochsName, err)
 	}
 	return list, nil
 }

@@ -250,7 +250,7 @@ func (r *crashRun) checkProducers(l *Log, branch []wire.Batch) error {
 			want.replay(b)
 		}
 	}
-	if got, want := l.producers.encode(0), want.encode(0); !bytes.Equal(got, want) {
+	if got, want := l.producers.encode(orders3, 0), want.encode(orders3, 0); !bytes.Equal(got, want) {
 		return fmt.Errorf("producers are\n%x, want\n%x", got, want)
 	}
 	return nil

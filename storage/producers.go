@@ -304,7 +304,7 @@ func (p *Producers) replay(b wire.Batch) {
 
 // A snapshot holds all producers at one offset:
 //
-//	| offset i64 | count u32 | for each, the longest idle first:
+//	| topicID u64 | partition u32 | offset i64 | count u32 | for each, the longest idle first:
 //	| id i64 | epoch i16 | kept u8 | lastAppend i64 | first offset of an open transaction i64 |
 //	| kept times: baseSequence i32 | lastOffsetDelta i32 | baseOffset i64 | recordsCRC u32 |
 const (
@@ -316,11 +316,13 @@ const (
 // 256 MiB is room for two million producers.
 var snapshotFile = smallFile{magic: "TLps", version: 1, max: 256 << 20}
 
-func (p *Producers) encode(at wire.Offset) []byte {
+func (p *Producers) encode(id wire.PartitionID, at wire.Offset) []byte {
 	if len(p.undo) > 0 {
 		panic(fmt.Sprintf("BUG: snapshot at offset %d with %d staged batches", at, len(p.undo)))
 	}
-	b := make([]byte, 0, 12+len(p.byID)*(producerSize+keptBatches*sentSize))
+	b := make([]byte, 0, 24+len(p.byID)*(producerSize+keptBatches*sentSize))
+	b = wire.Append64(b, id.Topic)
+	b = wire.Append32(b, id.Partition)
 	b = wire.Append64(b, at)
 	b = wire.Append32(b, uint32(len(p.byID)))
 	for x := p.oldest; x != nil; x = x.newer {
@@ -339,10 +341,11 @@ func (p *Producers) encode(at wire.Offset) []byte {
 	return b
 }
 
-// decodeProducers returns the state in a snapshot and the offset it is of.
-func decodeProducers(b []byte, o Options) (*Producers, wire.Offset, error) {
+// decodeProducers returns the state in a snapshot, and of what and where it is.
+func decodeProducers(b []byte, o Options) (*Producers, wire.PartitionID, wire.Offset, error) {
 	r := wire.NewReader(b)
 	p := newProducers(o)
+	id := readPartition(r)
 	at := wire.Offset(r.I64())
 	n := r.U32()
 	if int64(n)*producerSize > int64(r.Left()) {
@@ -361,5 +364,5 @@ func decodeProducers(b []byte, o Options) (*Producers, wire.Offset, error) {
 			p.insert(x)
 		}
 	}
-	return p, at, r.Finish()
+	return p, id, at, r.Finish()
 }

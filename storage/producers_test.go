@@ -73,13 +73,13 @@ func TestProducers(t *testing.T) {
 
 	// A dropped turn leaves no trace: neither of the old producer nor of the new.
 	s.p.Commit()
-	before := s.p.encode(0)
+	before := s.p.encode(orders3, 0)
 	s.send(7, 1, 1, 1, 5, ok, 12)
 	s.send(7, 2, 0, 1, 5, ok, 13)
 	s.send(8, 0, 0, 1, 5, ok, 14)
 	s.send(8, 0, 1, 1, 5, ok, 15)
 	s.p.Drop()
-	if !bytes.Equal(s.p.encode(0), before) || s.p.Len() != 1 {
+	if !bytes.Equal(s.p.encode(orders3, 0), before) || s.p.Len() != 1 {
 		t.Fatal("a dropped turn changed the state")
 	}
 }
@@ -233,7 +233,7 @@ func TestProducerSnapshots(t *testing.T) {
 		}
 	}
 	l.Flush()
-	want := l.producers.encode(0)
+	want := l.producers.encode(orders3, 0)
 	if len(l.snapshots) != 2 {
 		t.Fatalf("snapshots %v are kept, want two", l.snapshots)
 	}
@@ -246,7 +246,7 @@ func TestProducerSnapshots(t *testing.T) {
 				spoil(disk, segmentName(logDir, l.snapshots[0], snapshotSuffix))
 			}
 			again := reopen(t, disk, o, &p)
-			if got := again.producers.encode(0); !bytes.Equal(got, want) {
+			if got := again.producers.encode(orders3, 0); !bytes.Equal(got, want) {
 				t.Fatalf("%s: state\n%x, want\n%x", how, got, want)
 			}
 		}
@@ -261,27 +261,27 @@ func TestProducerSnapshots(t *testing.T) {
 	f("torn", put(good[:len(good)/2]))
 	f("ones", put(bytes.Repeat([]byte{0xff}, 100)))
 	f("of another offset", func(disk *MemFS, name string) {
-		other, _, err := decodeProducers(good[smallHeader:], o)
+		other, _, _, err := decodeProducers(good[smallHeader:], o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		putFile(t, disk, name, snapshotFile.encode(other.encode(1)))
+		putFile(t, disk, name, snapshotFile.encode(other.encode(orders3, 1)))
 	})
 	f("newer than the end", func(disk *MemFS, _ string) {
-		putFile(t, disk, segmentName(logDir, 1000, snapshotSuffix), snapshotFile.encode(newProducers(o).encode(1000)))
+		putFile(t, disk, segmentName(logDir, 1000, snapshotSuffix), snapshotFile.encode(newProducers(o).encode(orders3, 1000)))
 	})
 }
 
 func FuzzProducers(f *testing.F) {
 	p := newProducers(Options{}.filled())
 	f.Add([]byte(nil))
-	f.Add(p.encode(5))
+	f.Add(p.encode(orders3, 5))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, at, err := decodeProducers(b, Options{}.filled())
+		p, _, at, err := decodeProducers(b, Options{}.filled())
 		if err != nil {
 			return
 		}
-		again, of, err := decodeProducers(p.encode(at), Options{}.filled())
+		again, _, of, err := decodeProducers(p.encode(orders3, at), Options{}.filled())
 		if err != nil || of != at || again.Len() != p.Len() {
 			t.Fatalf("encoded again: %v", err)
 		}

@@ -438,6 +438,7 @@ func (r *recovery) vouchedEntries() error {
 		t.add(s.base, b, r.home.every)
 	})
 	t.size, t.end = p.Position, p.Offset
+	t.old, t.new = nil, nil // they may not reach the end
 	r.tail = t
 	return err
 }
@@ -456,9 +457,9 @@ func (r *recovery) loadEntries(n int) bool {
 		}
 		raw[i] = buffers.Get(n * x.width)
 		defer raw[i].Release()
-		_, err = f.ReadAt(raw[i].B, 0)
+		got, _ := f.ReadAt(raw[i].B, 0)
 		f.Close()
-		if err != nil && err != io.EOF || crc32.Checksum(raw[i].B, castagnoli) != [...]uint32{p.IndexCRC, p.TimeCRC}[i] {
+		if got < len(raw[i].B) || crc32.Checksum(raw[i].B, castagnoli) != [...]uint32{p.IndexCRC, p.TimeCRC}[i] {
 			return false
 		}
 	}
@@ -541,6 +542,7 @@ func (r *recovery) step(w *walker) bool {
 		if _, err := w.batch(); err == nil {
 			r.home.damage.add(from, w.next)
 			r.tail.size, r.tail.end = w.pos, w.next
+			r.tail.old, r.tail.new = nil, nil // places follow each other without a gap
 			return true
 		}
 		w.next = from
