@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
@@ -183,7 +184,7 @@ func (x *Consumer) land(g *fetching, buf *mem.Buf, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if n := len(g.resp.Partitions); err == nil && n != len(g.asked) {
-		err = wire.Errorf(wire.CodeInternal, "%d answers for %d partitions", n, len(g.asked))
+		err = fmt.Errorf("%w answer: %d results for %d partitions", wire.ErrCorrupt, n, len(g.asked))
 	}
 	g.cancel()
 	x.flying = slices.DeleteFunc(x.flying, func(other *fetching) bool { return other == g })

@@ -59,7 +59,9 @@ func (k *link) landed(f *flight) {
 	if i := slices.Index(k.flying, f); i >= 0 {
 		k.flying = slices.Delete(k.flying, i, i+1)
 	}
-	k.nudge()
+	if slices.ContainsFunc(k.busy, func(l *lane) bool { return !l.idle() }) {
+		k.nudge()
+	}
 }
 
 // ready returns the living connection to the broker, or nil.

@@ -90,11 +90,11 @@ func (p *Producer) resolve(ctx context.Context, name string) error {
 		return err
 	}
 	out := &outTopic{name: name, id: t.id, lanes: make([]*lane, len(t.parts))}
+	limit := p.o.InFlight
+	if p.o.NotIdempotent {
+		limit = 1
+	}
 	for i, part := range t.parts {
-		limit := p.o.InFlight
-		if p.o.NotIdempotent {
-			limit = 1
-		}
 		out.lanes[i] = &lane{topic: out, id: wire.PartitionID{Topic: t.id, Partition: int32(i)}, limit: limit,
 			idempotent: !p.o.NotIdempotent, producer: wire.NoProducer, link: p.link(part.leader)}
 	}
