@@ -77,10 +77,11 @@ func (c Codec) compress(dst, src []byte) int {
 	return n
 }
 
-// inPlace returns the length of out, an encoder's result that was to go to dst.
-// An encoder that runs out of room on the way moves to a larger array, even if
-// the result is short enough in the end; what stands in dst is then a fragment.
-// compressBound keeps that rare, no encoder promises that it is never.
+// inPlace returns the length of out, a codec's result that was to go to dst, and
+// sees to it that it stands there. A codec that runs out of room on the way
+// moves to a larger array, even if the result is short enough in the end; what
+// stands in dst is then a fragment. The room given keeps that rare, but no
+// codec promises that it is never.
 func inPlace(dst, out []byte) int {
 	if len(out) > 0 && &out[0] != &dst[0] {
 		return copy(dst, out)
@@ -206,8 +207,12 @@ func snappyDecode(dst, src []byte) error {
 	if n != len(dst) {
 		return errLength
 	}
-	_, err = snappy.DecodeStrict(dst, src)
-	return err
+	out, err := snappy.DecodeStrict(dst, src)
+	if err != nil {
+		return err
+	}
+	inPlace(dst, out)
+	return nil
 }
 
 const (
@@ -264,6 +269,7 @@ func zstdDecode(dst, src []byte) error {
 	if len(out) != len(dst) {
 		return errLength
 	}
+	inPlace(dst, out)
 	return nil
 }
 
