@@ -529,3 +529,39 @@ func TestEpochOfPosition(t *testing.T) {
 		f(2, 1, func() error { return x.Seek(t.Context(), "t", 0, AtEpoch(2, 1)) })
 	})
 }
+
+// TestManyHeaders: a Poll ends early when its records have very many headers.
+func TestManyHeaders(t *testing.T) {
+	bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {
+		hs := slices.Repeat([]wire.Header{{Key: []byte{}}}, wire.MaxHeaders)
+		w := wire.NewBuilder(wire.BuilderOptions{Topic: b.topics["t"].id})
+		for range 200 {
+			if ok, err := w.Add(0, nil, nil, hs); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+		}
+		buf, err := w.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.mu.Lock()
+		b.topics["t"].parts[0].append(wire.Batch(buf.B))
+		b.mu.Unlock()
+		x := newConsumer(t, b.client(t), ConsumerOptions{})
+		if err := x.Assign(t.Context(), "t", 0, Range{To: End()}); err != nil {
+			t.Fatal(err)
+		}
+		for next := wire.Offset(0); next < 200; {
+			ms, err := x.Poll(t.Context())
+			if err != nil || len(ms) > 64 {
+				t.Fatal(len(ms), err)
+			}
+			for _, m := range ms {
+				if m.Offset != next || len(m.Headers) != wire.MaxHeaders {
+					t.Fatal(m.Offset, len(m.Headers))
+				}
+				next++
+			}
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -443,5 +444,42 @@ func TestLeaderMoves(t *testing.T) {
 			t.Fatal(err)
 		}
 		readBack(t, x, []int{5})
+	})
+}
+
+// TestProduceFromCallback: a callback may give further records with
+// TryProduce, and callbacks of a partition come in the order of its records.
+func TestProduceFromCallback(t *testing.T) {
+	bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {
+		p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1024})
+		var acked []wire.Offset
+		next := uint64(50)
+		done := func(a Ack, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			acked = append(acked, a.Offset)
+		}
+		more := func(a Ack, err error) {
+			done(a, err)
+			if err := p.TryProduce(t.Context(), Record{Topic: "t", Value: counter(next)}, done); err != nil {
+				t.Error(err)
+			}
+			next++
+		}
+		for i := range uint64(50) {
+			if err := p.ProduceAsync(t.Context(), Record{Topic: "t", Value: counter(i)}, more); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for len(acked) < 100 {
+			if err := p.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantCounters(t, b.counters("t", 0), 100)
+		if !slices.Equal(acked, upTo(0, 100)) {
+			t.Fatal(acked)
+		}
 	})
 }

@@ -26,6 +26,9 @@ type reading struct {
 // has records to return already.
 const pollBytes = 4 << 20
 
+// pollHeaders bounds the headers of one Poll, give or take one record's.
+const pollHeaders = 64 << 10
+
 // Poll returns the next records, at least one, waiting for them until ctx
 // ends. Between two Polls of a partition nothing is skipped and nothing
 // repeated. The slice and all it points to are valid until the next Poll or
@@ -62,7 +65,7 @@ func (x *Consumer) Poll(ctx context.Context) ([]Message, error) {
 // fill moves records of fetched batches to out.
 func (x *Consumer) fill() {
 	bytes := 0
-	for len(x.out) < x.o.MaxRecords && (bytes < pollBytes || len(x.out) == 0) {
+	for x.room() && (bytes < pollBytes || len(x.out) == 0) {
 		if x.open.cursor == nil && !x.openNext() {
 			break
 		}
@@ -72,6 +75,9 @@ func (x *Consumer) fill() {
 		x.read()
 	}
 }
+
+// room reports whether this Poll takes another record.
+func (x *Consumer) room() bool { return len(x.out) < x.o.MaxRecords && len(x.headers) < pollHeaders }
 
 // openNext opens the next batch that was fetched, beginning with another
 // partition each Poll.
@@ -150,7 +156,7 @@ func (r *reading) take(x *Consumer) (done bool, err error) {
 		r.begun = true
 	}
 	appended, epoch := r.batch.AppendTime(), r.batch.LeaderEpoch()
-	for len(x.out) < x.o.MaxRecords {
+	for x.room() {
 		rec, err := r.decoder.Next()
 		if err == io.EOF {
 			return true, nil

@@ -177,3 +177,27 @@ func TestProduceAllocs(t *testing.T) {
 		t.Fatalf("%.0f allocations for 20,000 records", n)
 	}
 }
+
+// TestConsumeAllocs pins what Poll costs once warm: nothing per record, and
+// little per fetch, broker and transport included.
+func TestConsumeAllocs(t *testing.T) {
+	s := newSink(t)
+	s.fill(t, 8, 1000, wire.Snappy)
+	x := newConsumer(t, s.client(t), ConsumerOptions{})
+	if err := x.Assign(t.Context(), "t", 0, Range{}); err != nil {
+		t.Fatal(err)
+	}
+	read := func() {
+		for got := 0; got < 80_000; {
+			ms, err := x.Poll(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += len(ms)
+		}
+	}
+	read()
+	if n := testing.AllocsPerRun(5, read); n > 1000 {
+		t.Fatalf("%.0f allocations for 80,000 records in 10 fetches", n)
+	}
+}
