@@ -233,7 +233,7 @@ func (d *inspector) segment(name string, size int64) (tail, error) {
 			d.damageAt(name, w.pos, w.next, err)
 			whole = false
 			if !w.resync(math.MaxInt64) {
-				d.next, t.size = -1, -1
+				d.next, t.size = w.next, -1
 				return t, nil
 			}
 		case err != nil:
