@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -89,11 +88,11 @@ func TestLoneDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen int
 		b := newBed(t, handlerFunc(func(c *Call) {
-			seen = runtime.NumGoroutine()
+			seen = bubbleGoroutines()
 			echo(c)
 		}), nil)
 		c := b.dial()
-		before := runtime.NumGoroutine()
+		before := bubbleGoroutines()
 		for i := range Offset(10) {
 			var r TrimResponse
 			if err := c.Do(context.Background(), &TrimRequest{Topic: FirstUserTopic, Before: i}, &r); err != nil || r.Start != i {
@@ -212,6 +211,47 @@ func fakeServer(t *testing.T) (*Conn, net.Conn) {
 		}
 	})
 	return c, s
+}
+
+// TestLateStop has a context end when its Do has just given up the reading
+// turn: whoever reads now is not to be stopped.
+func TestLateStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h parking
+		c := newBed(t, &h, nil).dial()
+		first := ask(context.Background(), c, 1, false)
+		synctest.Wait()
+		turn := c.turn
+		h.answer(1)
+		first.wantOK(t, 1)
+		second := ask(context.Background(), c, 2, false)
+		synctest.Wait()
+		c.stopReading(turn)
+		synctest.Wait()
+		h.answer(2)
+		second.wantOK(t, 2)
+	})
+}
+
+// TestAnsweredTooEarly answers a request that is still in the client's queue.
+func TestAnsweredTooEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := fakeServer(t)
+		big := make(chan error, 1)
+		c.Go(&ProduceRequest{Acks: 1, Batches: []Batch{make([]byte, 2*memWindow)}}, &ProduceResponse{}, func(err error) { big <- err })
+		queued := ask(context.Background(), c, 1, true)
+		synctest.Wait()
+		b := (&TrimResponse{Start: 1}).AppendTo(make([]byte, responseLen), 0)
+		putResponseHeader(b, responseHeader{correlation: c.last}, 0)
+		s.Write(b)
+		<-queued.done
+		if err := <-big; !errors.Is(err, ErrConnLost) || !errors.Is(err, ErrCorrupt) {
+			t.Error(err)
+		}
+		if !errors.Is(queued.err, ErrNotSent) || !errors.Is(queued.err, ErrCorrupt) {
+			t.Error(queued.err)
+		}
+	})
 }
 
 // TestCancelledWaiter ends the context of a Do while another one reads.

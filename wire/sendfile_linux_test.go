@@ -166,11 +166,11 @@ func TestSendFile(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	open.Wait() // the client may be faster than the server's counter
 	s := l.server.Stats()
 	if s.SentFileBytes != total.Load() || s.SentCopyBytes != 0 {
 		t.Errorf("%d bytes by sendfile and %d copied, want %d and 0", s.SentFileBytes, s.SentCopyBytes, total.Load())
 	}
-	open.Wait()
 }
 
 // TestCopiedRange sends from what is no file of the system.
@@ -181,10 +181,10 @@ func TestCopiedRange(t *testing.T) {
 	l := newLoop(t, serveRanges(bytes.NewReader(data), &open))
 	open.Add(3)
 	total := checkFetch(t, l.dial(t), data, [2]int{5, 600_000}, [2]int{0, 0}, [2]int{1000, 10})
+	open.Wait()
 	if s := l.server.Stats(); s.SentCopyBytes != total || s.SentFileBytes != 0 {
 		t.Errorf("%+v", s)
 	}
-	open.Wait()
 }
 
 // brokenReader fails after some bytes, as a disk does.
@@ -249,6 +249,7 @@ func TestPartialSends(t *testing.T) {
 	if !bytes.Equal(r.Partitions[0].Data, data[:3<<20]) || !bytes.Equal(r.Partitions[1].Data, data[77:]) {
 		t.Error("bytes differ")
 	}
+	open.Wait()
 	if s := l.server.Stats(); s.SentFileBytes != 3<<20+size-77 || s.SentCopyBytes != 0 {
 		t.Errorf("%+v", s)
 	}

@@ -71,6 +71,8 @@ type ServerStats struct {
 	Timeouts  int64 // connections ended for sending or taking nothing
 	Writers   int64 // writer goroutines started
 
+	// Counted after the socket took them, when a client may have them already;
+	// those of a range before its Done.
 	SentBytes     int64 // headers and fields
 	SentFileBytes int64 // ranges, by sendfile
 	SentCopyBytes int64 // ranges, through memory

@@ -332,6 +332,27 @@ func TestSlowPeers(t *testing.T) {
 	})
 }
 
+// TestSteadyStream sends for long in such a way that a frame is always half
+// there: each has a time of its own.
+func TestSteadyStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newBed(t, echo, nil).helloPeer()
+		var frames []byte
+		for id := range uint32(100) {
+			frames = append(frames, trimFrame(id, 0)...)
+		}
+		n := len(frames) / 100
+		p.send(frames[:n/2])
+		for id := range 99 {
+			time.Sleep(2 * time.Second)
+			p.send(frames[id*n+n/2:][:n])
+			if h, _ := p.recv(); h.correlation != uint32(id) {
+				t.Fatalf("%v answered, want %d", h, id)
+			}
+		}
+	})
+}
+
 // TestParkedCallDelaysNothing answers in the opposite order of asking.
 func TestParkedCallDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -438,12 +459,19 @@ func TestNoBudget(t *testing.T) {
 	})
 }
 
+// bubbleGoroutines counts the goroutines of the test's bubble, which a stack
+// trace names as such; others come and go.
+func bubbleGoroutines() int {
+	stacks := make([]byte, 1<<20)
+	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(", synctest bubble "))
+}
+
 // TestIdleHoldsNothing counts what 50 connections cost that have been used and
 // are idle: one goroutine each on the server, none on the client, no buffer.
 func TestIdleHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, echo, nil)
-		before := runtime.NumGoroutine()
+		before := bubbleGoroutines()
 		const conns = 50
 		for range conns {
 			c := b.dial()
@@ -460,7 +488,7 @@ func TestIdleHoldsNothing(t *testing.T) {
 		}
 		synctest.Wait()
 		b.wantNoBuffers()
-		if n := runtime.NumGoroutine() - before; n != conns {
+		if n := bubbleGoroutines() - before; n != conns {
 			t.Errorf("%d goroutines for %d idle connections", n, conns)
 		}
 	})
@@ -549,10 +577,11 @@ func TestShutdownCuts(t *testing.T) {
 func TestLastAnswerSurvives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newBed(t, echo, nil).peer()
-		p.send(trimFrame(1, 0)) // not a hello
-		for id := range uint32(50) {
-			p.send(trimFrame(id, 0))
+		frames := trimFrame(1, 0) // not a hello
+		for len(frames) < memWindow/2 {
+			frames = append(frames, frames...)
 		}
+		p.send(frames)
 		time.Sleep(time.Millisecond)
 		if h, _ := p.recv(); h.code != CodeHelloRequired {
 			t.Errorf("answered %v", h)
