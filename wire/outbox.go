@@ -197,7 +197,7 @@ func (o *outbox) load() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.queue) == 0 {
-		o.turn = o.err != nil // a closed outbox keeps it for ever
+		o.turn = false
 		return false
 	}
 	o.sending, o.queue, o.next = o.queue, o.sending[:0], 0
