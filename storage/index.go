@@ -88,8 +88,8 @@ func (t *tail) add(base wire.Offset, b wire.Batch, every int64) {
 	if t.last < 0 || t.size-t.last >= every {
 		t.enter(entry{p.rel, p.pos, t.maxTime, t.maxAppend})
 	}
-	if len(t.new) == places {
-		t.old, t.new = t.new, nil
+	if len(t.new) == places { // a quiet partition never comes here, and keeps little
+		t.old, t.new = t.new, make([]place, 0, places)
 	}
 	t.new = append(t.new, p)
 	if t.first == math.MinInt64 {
@@ -104,10 +104,20 @@ func (t *tail) add(base wire.Offset, b wire.Batch, every int64) {
 // enter adds an index entry.
 func (t *tail) enter(e entry) {
 	var line [timeEntry]byte
-	t.sumOff = crc32.Update(t.sumOff, castagnoli, e.appendOffset(line[:0]))
-	t.sumTime = crc32.Update(t.sumTime, castagnoli, e.appendTime(line[:0]))
+	t.sumOff = crcOfLine(t.sumOff, e.appendOffset(line[:0]))
+	t.sumTime = crcOfLine(t.sumTime, e.appendTime(line[:0]))
 	t.heap = append(t.heap, e)
 	t.last = int64(e.pos)
+}
+
+// crcOfLine is crc32.Update for a few bytes on the stack: Update lets its
+// argument escape, which would cost every entry an allocation.
+func crcOfLine(sum uint32, line []byte) uint32 {
+	sum = ^sum
+	for _, c := range line {
+		sum = castagnoli[byte(sum)^c] ^ sum>>8
+	}
+	return ^sum
 }
 
 // eventTime returns the greatest event time in b as readers see it.

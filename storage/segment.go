@@ -87,7 +87,8 @@ func (s *segment) fileEntries(t *tail) {
 		}
 	}
 	t.filed += n
-	t.heap = append([]entry(nil), t.heap[n:]...) // views hold the old array
+	rest := t.heap[n:]
+	t.heap = append(make([]entry, 0, 2*pageEntries), rest...) // views hold the old array
 }
 
 // seal makes t the whole of s: the rest of the entries and the trailers go to
