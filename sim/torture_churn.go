@@ -58,12 +58,12 @@ func (l *load) life(ctx context.Context, t *loadTopic, records int) error {
 
 // end reads a topic back and deletes it.
 func (l *load) end(ctx context.Context, t *loadTopic) error {
+	l.h.count(func(*loadCounts) { l.standing = nil })
 	for p := range t.partitions {
 		if _, err := l.drain(ctx, *t, p); err != nil {
 			return err
 		}
 	}
-	l.h.count(func(*loadCounts) { l.standing = nil })
 	if err := l.c.DeleteTopic(ctx, t.id); err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ type load struct {
 	cancel    context.CancelFunc
 	clients   sync.WaitGroup
 	producers []*client.Producer
-	standing  *loadTopic // made, and not yet asked to be deleted; guarded by the history's lock
+	standing  *loadTopic // made, and not yet near its end; guarded by the history's lock
 
 	acked   func(p wire.PartitionID, a client.Ack, size int)             // hears of every acknowledgement, under the lock of the history; may be nil
 	stopped func(p wire.PartitionID, next wire.Offset, epoch wire.Epoch) // hears where the readers ended; may be nil
