@@ -97,8 +97,7 @@ func New(o Options) (*Client, error) {
 }
 
 // Close closes the producers and consumers made by the client and its
-// connections. When it returns, no goroutine of the client is left. Records
-// not yet acknowledged are dropped and reported to their callbacks; to have
+// connections, and leaves no goroutine behind. Records not yet acknowledged are dropped and reported to their callbacks; to have
 // them sent, call the producer's Flush before. It always returns nil.
 func (c *Client) Close() error {
 	c.mu.Lock()

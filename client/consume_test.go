@@ -433,6 +433,7 @@ func TestSlowConsumer(t *testing.T) {
 			t.Fatalf("%d records of 2000", seen)
 		}
 		x.Close()
+		synctest.Wait() // the connection's reader gives up its buffer as it ends
 		if live := frames.Stats().LiveBytes - before; live > 256<<10 {
 			t.Fatalf("%d bytes left in buffers after Close", live)
 		}

@@ -262,8 +262,8 @@ func (x *Consumer) Buffered() int64 {
 	return x.used
 }
 
-// Close ends the consumer. What Poll returned is no longer valid. When Close
-// returns, no goroutine is left. It always returns nil.
+// Close ends the consumer. What Poll returned is no longer valid. It leaves no
+// goroutine behind and always returns nil.
 func (x *Consumer) Close() error {
 	x.mu.Lock()
 	x.closed = true

@@ -274,8 +274,8 @@ func (p *Producer) Buffered() int64 {
 
 // Close ends the producer. Records without outcome fail with ErrClosed, with
 // ErrIndefinite too if a request may have carried them; call Flush before to
-// have them sent. When Close returns, all callbacks were called and no
-// goroutine is left. It always returns nil.
+// have them sent. When Close returns, all callbacks were called; it leaves no
+// goroutine behind and always returns nil.
 func (p *Producer) Close() error {
 	p.mu.Lock()
 	p.closed = true

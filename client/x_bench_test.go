@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,11 +14,11 @@ import (
 // fetch answer again and again: what is measured is the client and the
 // transport.
 type sink struct {
-	ln     net.Listener
-	srv    *wire.Server
-	stored []byte // whole batches from offset 0, served for ever
-	next   wire.Offset
-	batch  int // records in stored
+	ln  net.Listener
+	srv *wire.Server
+
+	mu     sync.Mutex
+	stored []byte // whole batches, served again and again
 }
 
 func newSink(tb testing.TB) *sink {
@@ -57,7 +58,9 @@ func (s *sink) ServeCall(c *wire.Call) {
 		var m wire.FetchRequest
 		c.Decode(&m)
 		q := m.Partitions[0]
+		s.mu.Lock()
 		data := append([]byte(nil), s.stored...)
+		s.mu.Unlock()
 		at := q.Offset
 		for b := range wire.Batches(data) {
 			b.Stamp(at, 1, 1, false)
@@ -127,8 +130,9 @@ func (s *sink) fill(tb testing.TB, n, records int, codec wire.Codec) {
 		if err != nil {
 			tb.Fatal(err)
 		}
+		s.mu.Lock()
 		s.stored = append(s.stored, buf.B...)
-		s.batch += records
+		s.mu.Unlock()
 		buf.Release()
 	}
 }
