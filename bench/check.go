@@ -327,7 +327,7 @@ func (c *Checker) finishSender(id uint32, p *sender) {
 			}
 			lasts[s.part] = last{s.offset, s.epoch, n}
 		}
-		if s.drained || !s.part.drained || s.offset >= 0 && s.offset < s.part.start {
+		if s.drained || !s.part.drained || s.trimmed() {
 			continue
 		}
 		if s.mayBeLost() {
@@ -340,6 +340,16 @@ func (c *Checker) finishSender(id uint32, p *sender) {
 		}
 		c.anomaly(kind, s.part.id, "producer %d: record %d was acknowledged at offset %d and is gone, %s", id, n, s.offset, where)
 	}
+}
+
+// trimmed reports whether the record lay, or may have lain, below the start to
+// which retention or a trim has moved the log.
+func (s *send) trimmed() bool {
+	at := s.offset
+	if at < 0 {
+		at = s.seen // the broker no longer knew its offset; somebody may have read it
+	}
+	return at < s.part.start
 }
 
 // mayBeLost reports whether a crash since the acknowledgement may have taken
