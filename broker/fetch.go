@@ -120,10 +120,10 @@ func (f *fetch) find(q *wire.FetchPartition, r *wire.FetchResult, room int64) er
 	}
 	if q.LastEpoch != wire.NoEpoch {
 		// The reader's last batch must be of the log as it is now: of an epoch
-		// that reached as far as the reader did. Epochs whose every record was
-		// deleted are unknown here and say nothing.
+		// that reached as far as the reader did. An epoch older than all that
+		// are known here ended where the log starts, or before.
 		e, end := v.Log.EpochEnd(q.LastEpoch)
-		if e != wire.NoEpoch && (e != q.LastEpoch || end < q.Offset) {
+		if end < q.Offset || e != q.LastEpoch && e != wire.NoEpoch {
 			r.Diverge, r.DivergeEnd = e, end
 			return wire.CodeTruncated
 		}
