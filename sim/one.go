@@ -223,13 +223,13 @@ func (w *one) tellLosses() {
 			continue
 		}
 		v := p.View()
-		w.note("lossy", int64(p.ID().Partition), int64(keep), int64(v.End), int64(v.Epoch))
+		w.note("lossy", int64(p.ID().Topic%1000), int64(p.ID().Partition)*1000+int64(keep), int64(v.End), int64(v.Epoch))
 		if v.End < keep {
 			w.violate("%v: the log ends at %d after a crash, %d was flushed before it", p.ID(), v.End, keep)
 		}
 		w.checker.Apply(&bench.Lossy{Partition: p.ID(), Keep: keep, Epoch: v.Epoch})
+		delete(w.losses, p.ID()) // of a partition that is offline it is told at a later start
 	}
-	clear(w.losses)
 }
 
 func (w *one) stoppedDisk() bool {
@@ -291,7 +291,6 @@ func (w *one) afterWork(n *node) {
 	if err := n.b.Fatal(); err != nil {
 		w.note("gave up: " + err.Error())
 		w.count("gave up after a failed fsync")
-		w.lose() // what the failed fsync covered may be gone, though the machine lives
 		w.die(false)
 		return
 	}
@@ -307,6 +306,10 @@ func (w *one) die(power bool) {
 		}
 	}
 	w.node = nil
+	if w.failed { // a failed fsync loses what it was for, though the machine lives
+		w.lose()
+	}
+	w.failed = false
 	if power {
 		w.lose()
 		w.boot++
@@ -326,11 +329,6 @@ func (w *one) die(power bool) {
 // lose notes that everything not flushed may be gone. In sync mode nobody was
 // told of anything else.
 func (w *one) lose() {
-	if n := w.node; n != nil {
-		for _, p := range n.b.Set().Partitions() {
-			w.flushed[p.ID()] = p.View().Flushed
-		}
-	}
 	for _, t := range w.topics {
 		for p := range t.partitions {
 			id := wire.PartitionID{Topic: t.id, Partition: p}
@@ -348,8 +346,8 @@ func (w *one) lose() {
 // plant puts a folder among the partitions that no metadata names. It must
 // never be deleted.
 func (w *one) plant() {
-	if !w.plan.stray || w.planted || w.healed {
-		return
+	if !w.plan.stray || w.planted || w.healed || len(w.topics) == 0 || w.topics[0].id == 0 {
+		return // before there is metadata, a folder of partitions is a reason not to start
 	}
 	dir := dataDir + "/topics/stray/partition-0000"
 	err := w.fs.Mkdir(dir)
@@ -456,6 +454,7 @@ func (w *one) stop(n *node) {
 	if err != nil {
 		w.note("stop failed: " + err.Error())
 		w.lose()
+		w.failed = false
 	} else {
 		w.count("stopped cleanly")
 		for _, p := range n.b.Set().Partitions() {
