@@ -199,6 +199,9 @@ func (d *Dir) Open(topic string, id wire.PartitionID, o Options, now mem.Now) (*
 	if err != nil {
 		return nil, d.settle(fmt.Errorf("open partition %v: %w", id, err))
 	}
+	if r := l.Recovery(); r.Touched() {
+		d.say("%v", r)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open[id] = true
