@@ -191,7 +191,7 @@ func (p *Partition) do(c *chore, now mem.Now) {
 
 // tidy gives up old segments and rolls an idle one.
 func (p *Partition) tidy(now mem.Now) {
-	trimmed := p.log.Retain(now, p.offsets.committed)
+	trimmed := p.log.Retain(now, min(p.offsets.committed, p.leader.flush.flushed)) // see cut
 	rolled, err := p.log.RollIdle(now)
 	if err != nil && !full(err) {
 		p.dir.fail(fmt.Errorf("roll of %s %d: %w", p.topic, p.id.Partition, err))
@@ -204,21 +204,42 @@ func (p *Partition) tidy(now mem.Now) {
 	}
 }
 
+// maxTrims bounds the trims of a partition that wait.
+const maxTrims = 1024
+
 func (p *Partition) trim(t trim) {
-	if t.before > p.offsets.committed {
+	switch {
+	case t.before > p.offsets.committed:
 		t.done(-1, wire.Errorf(wire.CodeOutOfRange, "trim before offset %d, committed is %d", t.before, p.offsets.committed))
-		return
-	}
-	if err := p.log.Trim(t.before); err != nil {
-		t.done(-1, err)
-		return
-	}
-	if t.before <= p.provedStart {
+	case t.before <= p.provedStart:
 		t.done(p.provedStart, nil)
-		return
+	case len(p.trims) >= maxTrims:
+		t.done(-1, errTooManyTrims)
+	default:
+		p.trims = append(p.trims, t)
+		p.cut()
 	}
-	p.trims = append(p.trims, t)
-	p.changed.Store(true)
+}
+
+// cut trims the log for those who asked, as far as it is durable: until the new
+// start is, a power cut brings the old one back, and what lies behind a hole
+// would be lost with it. It leaves the others to the next flush that lands.
+func (p *Partition) cut() {
+	p.uncut = 0
+	for i := range p.trims {
+		t := &p.trims[i]
+		switch {
+		case t.cut:
+		case t.before > p.leader.flush.flushed:
+			p.uncut++
+		default:
+			if err := p.log.Trim(t.before); err != nil {
+				panic(fmt.Sprintf("BUG: trim before offset %d: %v", t.before, err))
+			}
+			t.cut = true
+			p.changed.Store(true)
+		}
+	}
 }
 
 // proved hears that a recovery point is durable: no crash brings back what lies
@@ -234,7 +255,7 @@ func (p *Partition) proved(point storage.Point) {
 	for len(waiting) > 0 {
 		t := waiting[0]
 		waiting = waiting[1:]
-		if t.before > point.Start {
+		if !t.cut || t.before > point.Start {
 			p.trims = append(p.trims, t)
 			continue
 		}

@@ -54,7 +54,8 @@ type Partition struct {
 	leader      leader
 	offsets     offsets
 	waiters     waiters
-	trims       []trim        // done in the log, answered when durable
+	trims       []trim        // answered when durable
+	uncut       int           // of trims, those that wait for a flush
 	provedStart wire.Offset   // of the log, as the recovery points have it
 	tasks       []task        // of the turn that runs, what is done zeroed
 	spare       []task        // memory for the tasks of an inline turn
@@ -119,6 +120,7 @@ type task struct {
 type trim struct {
 	before wire.Offset
 	done   func(start wire.Offset, err error)
+	cut    bool // done in the log
 }
 
 func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *storage.Log, st Settings) *Partition {
@@ -212,7 +214,7 @@ func (p *Partition) Await(w *Waiter) error {
 // once, when the new start offset is durable and no crash brings them back,
 // with that start; or with an error.
 func (p *Partition) Trim(before wire.Offset, done func(start wire.Offset, err error)) {
-	if !p.ask(&chore{kind: choreTrim, trim: trim{before, done}}) {
+	if !p.ask(&chore{kind: choreTrim, trim: trim{before: before, done: done}}) {
 		done(-1, p.unable())
 	}
 }
@@ -262,6 +264,7 @@ var (
 	errDiskSlow         = &wire.Error{Code: wire.CodeDiskSlow, Message: "the disk does not keep up", RetryAfter: time.Second}
 	errTooManyParked    = &wire.Error{Code: wire.CodeBusy, Message: "too many fetches wait on the partition", RetryAfter: 200 * time.Millisecond}
 	errTooManyProducers = &wire.Error{Code: wire.CodeBusy, Message: "the partition knows as many producers as it may", RetryAfter: time.Second}
+	errTooManyTrims     = &wire.Error{Code: wire.CodeBusy, Message: "too many trims of the partition wait", RetryAfter: time.Second}
 	errAckTimeout       = &wire.Error{Code: wire.CodeTimeout, Message: "the write is in the log, its acknowledgement did not come in time"}
 	errShutdown         = &wire.Error{Code: wire.CodeShuttingDown, Message: "the broker stops", RetryAfter: 200 * time.Millisecond}
 	errDropped          = &wire.Error{Code: wire.CodeNotLeader, Message: "the partition is not on this node any more"}

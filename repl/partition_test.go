@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -345,9 +346,10 @@ func TestPanic(t *testing.T) {
 		produce c; turn                             | c=OFFLINE
 	`)
 	f(Settings{}, `
-		produce x; turn; trim 1; turn               | x=0 1≤1≤1,0
+		produce x; turn; trim 1; turn               | x=0 0≤1≤1,0
+		start; done; turn                           | 1≤1≤1,1
 		produce a boom b; await w 1 1               |
-		turn                                        | a=1 boom offline b=INTERNAL trimmed=-1,INTERNAL wake:w 1≤4≤4,0
+		turn                                        | a=1 boom offline b=INTERNAL trimmed=-1,INTERNAL wake:w 1≤4≤4,1
 		produce c; turn                             | c=OFFLINE
 		drop                                        | OFFLINE: the partition is offline: panic: in the answer
 	`)
@@ -367,8 +369,9 @@ func TestClose(t *testing.T) {
 		produce d                                   | d=SHUTTING_DOWN
 	`)
 	f(Settings{}, `
-		produce a b; turn; trim 1; turn             | a=0 b=1 1≤2≤2,0
-		await w 2 1; turn; close                    | wake:w trimmed=-1,STORAGE_ERROR ends=1 1≤2≤2,2
+		produce a b; turn; trim 1; turn             | a=0 b=1 0≤2≤2,0
+		start; done; turn                           | 1≤2≤2,2
+		await w 2 1; turn; close                    | wake:w trimmed=-1,STORAGE_ERROR ends=1
 		await v 2 1; trim 1                         | v=SHUTTING_DOWN trimmed=-1,SHUTTING_DOWN
 	`)
 	f(Settings{}, `
@@ -392,7 +395,8 @@ func TestTrim(t *testing.T) {
 	f(Settings{}, `
 		produce a b c; turn                         | a=0 b=1 c=2 0≤3≤3,0
 		trim 4; turn                                | trimmed=-1,OUT_OF_RANGE
-		trim 2; turn                                | 2≤3≤3,0
+		trim 2; turn; start; produce d; turn        | d=3 0≤4≤4,0
+		done; turn                                  | 2≤4≤4,3
 		clock 1000; tidy; turn; clock 2000; tidy    |
 		turn                                        | trimmed=2,OK
 		trim 1; turn                                | trimmed=2,OK
@@ -400,14 +404,15 @@ func TestTrim(t *testing.T) {
 		turn                                        |
 	`)
 	f(Settings{}, `
-		produce a b c; turn; trim 2; turn           | a=0 b=1 c=2 2≤3≤3,0
+		produce a b c; turn; trim 2; all            | a=0 b=1 c=2 2≤3≤3,3
 		fail write:recovery-points 0 ENOSPC         |
 		clock 1000; tidy; turn; clock 2000; tidy    |
 		turn; clock 4000; tidy; turn                |
-		heal; clock 5000; tidy; turn                | trimmed=2,OK
+		heal; clock 5000; tidy; turn                |
+		clock 6000; tidy; turn                      | trimmed=2,OK
 	`)
 	f(Settings{}, `
-		produce a b c; turn; trim 2; turn           | a=0 b=1 c=2 2≤3≤3,0
+		produce a b c; turn; trim 2; all            | a=0 b=1 c=2 2≤3≤3,3
 		fail write:recovery-points 1 EIO            |
 		clock 1000; tidy; turn; clock 2000; tidy    |
 		turn                                        | offline trimmed=-1,STORAGE_ERROR
@@ -441,6 +446,33 @@ func TestDeadline(t *testing.T) {
 	`)
 	f(Settings{}, `
 		produce a within=10; turn              | a=0 0≤1≤1,0
+	`)
+}
+
+// TestRetention never gives up what consumers could not see yet.
+func TestRetention(t *testing.T) {
+	st := Settings{Flush: Sync, Log: storage.Options{SegmentBytes: 500, RetentionBytes: 500}}
+	newRig(t, st, SetConfig{}).play(`
+		produce a b c d bytes=200; turn         | 0≤0≤4,0
+		clock 10; tidy; turn                    |
+		start; done; turn                       | a=0 b=1 c=2 d=3 0≤4≤4,4
+		clock 11000; tidy; turn                 | 2≤4≤4,4
+	`)
+}
+
+// TestFullMailboxDelaysProof keeps what a partition has to hear of its recovery
+// point until there is room in its mailbox.
+func TestFullMailboxDelaysProof(t *testing.T) {
+	newRig(t, Settings{FlushEvery: time.Hour}, SetConfig{QueueLimit: 1}).play(`
+		tidy; turn                              |
+		produce a b c; turn; trim 1; turn       | a=0 b=1 c=2 0≤3≤3,0
+		start; done; turn                       | 1≤3≤3,3
+		clock 1000; tidy; turn                  |
+		produce x; clock 2000; tidy; turn       | x=3 1≤4≤4,3
+		trim 2; turn                            | 2≤4≤4,3
+		clock 3000; tidy; turn                  |
+		clock 4000; tidy; turn                  | trimmed=1,OK
+		clock 5000; tidy; turn                  | trimmed=2,OK
 	`)
 }
 

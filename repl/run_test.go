@@ -356,6 +356,32 @@ func TestCloseHangs(t *testing.T) {
 	})
 }
 
+// TestDropWaitsForJanitor does not close a log whose checkpoint the janitor
+// makes durable.
+func TestDropWaitsForJanitor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 1, Settings{FlushEvery: time.Hour}, SetConfig{})
+		defer s.stop()
+		defer s.set.Close()
+		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		s.leader(0).Trim(1, func(wire.Offset, error) {}) // asks for a recovery point
+		synctest.Wait()
+		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 1)
+		g := shut(s.disks[0])
+		time.Sleep(3 * time.Second)
+		dropped := make(chan error, 1)
+		go func() { dropped <- s.set.Drop(s.id(0)) }()
+		synctest.Wait()
+		if g.now != 1 || len(dropped) != 0 {
+			t.Fatalf("%d syncs while the janitor has the log, dropped %d", g.now, len(dropped))
+		}
+		g.lift()
+		if err := <-dropped; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // TestJanitorHangs has a disk hang while nobody but the janitor uses it.
 func TestJanitorHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -364,12 +390,14 @@ func TestJanitorHangs(t *testing.T) {
 		for i := range 2 {
 			s.produce(i, true, wire.AcksAll).want(t, wire.CodeOK, 0)
 		}
-		g := shut(s.disks[0])
-		defer g.lift()
 		var codes [2]wire.Code
 		for i := range 2 {
 			s.leader(i).Trim(1, func(_ wire.Offset, err error) { codes[i] = wire.CodeOf(err) })
 		}
+		synctest.Wait()
+		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 1)
+		g := shut(s.disks[0])
+		defer g.lift()
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if codes != [2]wire.Code{wire.CodeStorageError, wire.CodeOK} {

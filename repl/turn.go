@@ -36,6 +36,7 @@ func (p *Partition) lookAround() {
 		p.leader.flush.done(to)
 		p.leader.count.flushes.Add(1)
 		p.changed.Store(true)
+		p.cut()
 	}
 	if err := p.dir.failure(); err != nil && p.down == nil {
 		p.goOffline(err)
@@ -136,7 +137,7 @@ func (p *Partition) plan(now mem.Now) (flush bool) {
 	if p.armed <= now.Mono {
 		p.armed = 0
 	}
-	at, ok := p.leader.flush.due(p.leader.acks.waiting())
+	at, ok := p.leader.flush.due(p.leader.acks.waiting() || p.uncut > 0)
 	switch {
 	case ok && at <= now.Mono:
 		p.leader.flush.start()
