@@ -182,6 +182,24 @@ func (l *Log) Producers() *Producers { return l.producers }
 // Recovery returns what opening the log found; zero after a create.
 func (l *Log) Recovery() RecoveryReport { return l.report }
 
+// LogStats are a log's counters at one moment.
+type LogStats struct {
+	Start, End, Flushed wire.Offset
+	Bytes               int64
+	Segments            int
+	Damaged             int   // ranges known to be damaged
+	Probes              int64 // index entries that look-ups compared
+}
+
+// Stats returns the log's counters. Any goroutine may call it.
+func (l *Log) Stats() LogStats {
+	v := l.View()
+	return LogStats{
+		Start: v.start, End: v.End(), Flushed: l.Flushed(), Bytes: v.bytes,
+		Segments: len(v.sealed) + 1, Damaged: len(v.home.damage.all()), Probes: v.home.probes.Load(),
+	}
+}
+
 // publish shows readers the log as it is now.
 func (l *Log) publish() {
 	v := &View{

@@ -64,6 +64,7 @@ func TestRetention(t *testing.T) {
 	f(2*day+2, false, true, 3)
 	f(2*day+5, true, true, 6)
 	f(5*day, false, false, 6)
+	l.Flush()
 	if n, _ := l.Reclaim(); n != 0 {
 		t.Fatal("unlinked before the start was durable")
 	}
@@ -80,6 +81,37 @@ func TestRetention(t *testing.T) {
 	l = reopen(t, fs.Crash(CrashNone), o, &p)
 	if v := l.View(); v.Start() != 6 || v.End() != 6 || len(l.Recovery().Damaged) > 0 {
 		t.Fatalf("%v", l.Recovery())
+	}
+}
+
+// TestTrimUnsynced trims over a segment whose end was never fsynced, flushes, and
+// cuts the power before any recovery point names the new start.
+func TestTrimUnsynced(t *testing.T) {
+	fs := NewMemFS(1)
+	o := Options{SegmentBytes: 3 * pageSize}
+	l := newTestLog(t, fs, o)
+	for i := range 12 {
+		mustAppend(t, l, 1, maker{mark: i}.sized(t, pageSize))
+		if i == 1 {
+			l.Flush()
+		}
+	}
+	if err := l.Trim(8); err != nil {
+		t.Fatal(err)
+	}
+	end, err := l.Flush()
+	if err != nil || end != 12 {
+		t.Fatalf("flushed to %d: %v", end, err)
+	}
+	if again := reopen(t, fs.Crash(CrashNone), o, nil); again.View().End() != end {
+		t.Fatalf("%d was flushed: %v", end, again.Recovery())
+	}
+	p := mustPoint(t, l)
+	if n, err := l.Reclaim(); n != 2 || err != nil {
+		t.Fatalf("reclaimed %d: %v", n, err)
+	}
+	if again := reopen(t, fs.Crash(CrashNone), o, &p); again.View().End() != end || again.View().Start() != 8 {
+		t.Fatalf("%v", again.Recovery())
 	}
 }
 

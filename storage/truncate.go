@@ -189,29 +189,60 @@ func (l *Log) Trim(before wire.Offset) error {
 		return nil
 	}
 	l.start, l.dirty = before, true
+	l.epochs.trim(before)
+	if !l.doom() {
+		l.publish()
+	}
+	return nil
+}
+
+// doom gives up the segments that lie wholly below the start, as far as they
+// are durable. Were one given up before, later flushes would pass it by, and if
+// the power went before the new start stood in recovery-points, the log would
+// end in that segment's hole.
+func (l *Log) doom() bool {
 	n := 0
-	for n < len(l.sealed) && l.sealed[n].final.end <= before {
+	for n < len(l.sealed) && l.sealed[n].final.end <= l.start && l.sealed[n].synced.Load() {
 		n++
 	}
-	if n > 0 {
-		l.doomed = append(l.doomed, l.sealed[:n]...)
-		l.sealed = slices.Clone(l.sealed[n:])
+	if n == 0 {
+		return false
 	}
-	l.epochs.trim(before)
+	l.doomed = append(l.doomed, l.sealed[:n]...)
+	l.sealed = slices.Clone(l.sealed[n:])
 	l.resum()
-	return nil
+	return true
 }
 
 // Reclaim unlinks the segments that lie wholly below the start recovery-points
 // names, and returns how many. Those that a trim or retention gave up since
 // then wait: were they gone first, a power cut would leave a log without its
 // beginning.
-func (l *Log) Reclaim() (n int, err error) {
-	for len(l.doomed) > 0 && l.doomed[0].final.end <= l.durableStart {
-		if err := l.doomed[0].unlink(); err != nil {
-			return n, fmt.Errorf("reclaim %s: %w", path.Base(l.doomed[0].name(logSuffix)), err)
+func (l *Log) Reclaim() (n int, err error) { return l.TakeDoomed().Unlink() }
+
+// A Doomed holds segments that nothing needs any more.
+type Doomed []*segment
+
+// TakeDoomed takes from the log what Reclaim would unlink, so that another
+// goroutine can.
+func (l *Log) TakeDoomed() Doomed {
+	l.doom()
+	n := 0
+	for n < len(l.doomed) && l.doomed[n].final.end <= l.durableStart {
+		n++
+	}
+	taken := Doomed(l.doomed[:n:n])
+	l.doomed = l.doomed[n:]
+	return taken
+}
+
+// Unlink removes the files and returns how many segments are gone. What an error
+// leaves goes at the next start.
+func (d Doomed) Unlink() (n int, err error) {
+	for _, s := range d {
+		if err := s.unlink(); err != nil {
+			return n, fmt.Errorf("reclaim %s: %w", path.Base(s.name(logSuffix)), err)
 		}
-		l.doomed = l.doomed[1:]
 		n++
 	}
 	return n, nil
