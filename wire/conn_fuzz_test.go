@@ -51,15 +51,15 @@ func FuzzServerConn(f *testing.F) {
 	add(hello)
 	add(hello, trimFrame(2, 3), trimFrame(3, 4))
 	add(hello, trimFrame(2, 3)[:20])
-	add(hello, claim(MaxFrame, APIProduce, 2), make([]byte, 100))
-	add(hello, claim(70_000, APIProduce, 2), make([]byte, 70_000), trimFrame(9, 9))
+	add(hello, claim(2000, APIProduce, 2), make([]byte, 100))
+	add(hello, claim(3000, APIProduce, 2), make([]byte, 3000-12), trimFrame(9, 9)) // more than its budget
 	add(trimFrame(1, 1))
 	add([]byte{255, 255, 255, 255})
 
 	f.Fuzz(func(t *testing.T, script []byte, step byte) {
 		synctest.Test(t, func(t *testing.T) { // where a hang is an error
 			requests, replies := mem.NewPool("requests"), mem.NewPool("replies")
-			s := &Server{Hello: helloForTest, Requests: requests, Replies: replies, Budget: mem.NewBudget(1 << 20), ConnBudget: 256 << 10, Handler: echo}
+			s := &Server{Hello: helloForTest, Requests: requests, Replies: replies, Budget: mem.NewBudget(3 << 10), ConnBudget: 2 << 10, Handler: echo}
 			s.init()
 			newServerConn(s, &scriptConn{script, max(int(step), 1)}).run()
 			synctest.Wait()
