@@ -414,9 +414,7 @@ func TestTrim(t *testing.T) {
 	f(Settings{}, `
 		produce a b c; turn; trim 2; all            | a=0 b=1 c=2 2≤3≤3,3
 		fail write:recovery-points 1 EIO            |
-		clock 1000; tidy; turn; clock 2000; tidy    |
-		turn                                        | offline trimmed=-1,STORAGE_ERROR
-		steps                                       | failed start
+		clock 1000; tidy; turn; clock 2000; tidy    | offline trimmed=-1,STORAGE_ERROR failed
 	`)
 	f(Settings{Flush: Sync}, `
 		produce a; turn; trim 1; turn               | trimmed=-1,OUT_OF_RANGE 0≤0≤1,0
