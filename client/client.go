@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -40,6 +41,14 @@ type Options struct {
 func (o *Options) fill() error {
 	if len(o.Servers) == 0 {
 		return errors.New("client: no servers given")
+	}
+	for _, addr := range o.Servers {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			return fmt.Errorf("client: server %q is not host:port: %w", addr, err)
+		}
+	}
+	if o.DialTimeout < 0 || o.RequestTimeout < 0 || o.BackoffMin < 0 || o.BackoffMax < 0 {
+		return errors.New("client: a negative time")
 	}
 	o.Servers = slices.Clone(o.Servers)
 	if o.Dialer == nil {
@@ -97,8 +106,9 @@ func New(o Options) (*Client, error) {
 }
 
 // Close closes the producers and consumers made by the client and its
-// connections, and leaves no goroutine behind. Records not yet acknowledged are dropped and reported to their callbacks; to have
-// them sent, call the producer's Flush before. It always returns nil.
+// connections, and leaves no goroutine behind. Records not yet acknowledged are
+// dropped and reported to their callbacks; to have them sent, call the
+// producer's Flush before. It always returns nil.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -24,7 +24,9 @@ type flight struct {
 // producer's mutex, since it compresses; what is in flight nobody else touches.
 func (f *flight) seal() error {
 	f.req.Acks = f.p.o.Acks.wire()
-	f.req.TimeoutMillis = uint32(f.p.c.o.RequestTimeout / time.Millisecond)
+	// The broker's time ends before ours, so that its word comes before we give
+	// up the connection, which others share.
+	f.req.TimeoutMillis = uint32(f.p.c.o.RequestTimeout * 3 / 4 / time.Millisecond)
 	f.req.Batches = f.req.Batches[:0]
 	for _, b := range f.batches {
 		if b.buf == nil {

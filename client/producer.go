@@ -34,7 +34,8 @@ type ProducerOptions struct {
 	Codec wire.Codec // of the batches
 
 	// BatchBytes is the size at which a batch is complete, uncompressed.
-	// A larger record travels in a batch of its own. 0 is 128 KiB.
+	// A larger record travels in a batch of its own. The topic's limit, 1 MiB
+	// by default, holds for batches as sent: TOO_LARGE. 0 is 128 KiB.
 	BatchBytes int
 
 	// Linger is how long, in whole milliseconds, a batch waits for more
@@ -67,6 +68,8 @@ func (o *ProducerOptions) fill() error {
 	switch {
 	case o.Acks > AcksNone:
 		return fmt.Errorf("client: acks %d", o.Acks)
+	case !o.Codec.Known():
+		return fmt.Errorf("client: %v is not known", o.Codec)
 	case o.InFlight < 1 || o.InFlight > maxInFlight:
 		return fmt.Errorf("client: %d batches in flight, want 1 to %d", o.InFlight, maxInFlight)
 	case o.Linger < 0 || o.Linger%time.Millisecond != 0:
