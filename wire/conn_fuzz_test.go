@@ -56,9 +56,9 @@ func FuzzServerConn(f *testing.F) {
 	add(trimFrame(1, 1))
 	add([]byte{255, 255, 255, 255})
 
+	requests, replies := mem.NewPool("requests"), mem.NewPool("replies")
 	f.Fuzz(func(t *testing.T, script []byte, step byte) {
 		synctest.Test(t, func(t *testing.T) { // where a hang is an error
-			requests, replies := mem.NewPool("requests"), mem.NewPool("replies")
 			s := &Server{Hello: helloForTest, Requests: requests, Replies: replies, Budget: mem.NewBudget(3 << 10), ConnBudget: 2 << 10, Handler: echo}
 			s.init()
 			newServerConn(s, &scriptConn{script, max(int(step), 1)}).run()
@@ -101,9 +101,9 @@ func FuzzConn(f *testing.F) {
 	add([]byte{255, 255, 255, 255})
 	add([]byte{0, 0, 16, 0})
 
+	pool := mem.NewPool("client")
 	f.Fuzz(func(t *testing.T, script []byte, step byte) {
 		synctest.Test(t, func(t *testing.T) {
-			pool := mem.NewPool("client")
 			c := newConn(&scriptConn{script, max(int(step), 1)}, DialOptions{
 				Pool: pool, MaxResponse: 1 << 20, MaxInFlight: 10, Silence: time.Minute, SendTimeout: time.Minute,
 			})
