@@ -382,11 +382,12 @@ func (l *Log) eachIn(s *segment, x *tail, from wire.Offset, note func(wire.Batch
 		return err
 	}
 	defer s.done()
-	p, err := s.find(x, probe{rel: clamp(int64(from - s.base)), pos: math.MaxUint32})
+	w, _, err := s.walkFrom(f, x, probe{rel: clamp(int64(from - s.base)), pos: math.MaxUint32})
 	if err != nil {
 		return err
 	}
-	return s.walk(f, int64(p.pos), s.base+wire.Offset(p.rel), x.size, x.end, func(b wire.Batch, _ int64) {
+	w.close()
+	return s.walk(f, w.pos, w.next, x.size, x.end, func(b wire.Batch, _ int64) {
 		if b.BaseOffset() >= from {
 			note(b)
 		}

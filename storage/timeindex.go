@@ -86,7 +86,7 @@ func (v *View) findTimeIn(s *segment, x *tail, c Clock, t int64) (wire.Offset, i
 		return -1, 0, err
 	}
 	defer s.done()
-	w, err := v.walkFrom(f, s, x, probe{byTime: true, clock: c, t: t})
+	w, _, err := s.walkFrom(f, x, probe{byTime: true, clock: c, t: t})
 	if err != nil {
 		return -1, 0, err
 	}
@@ -219,16 +219,15 @@ func (v *View) greatestIn(s *segment, x *tail, bound wire.Offset) (int64, error)
 	if s.base < v.start {
 		p.rel = clamp(int64(v.start - s.base))
 	}
-	e, err := s.find(x, p)
+	w, e, err := s.walkFrom(f, x, p)
 	if err != nil {
-		return 0, storageError(err)
+		return 0, err
 	}
+	defer w.close()
 	greatest := e.maxTime
 	if s.base < v.start {
 		greatest = math.MinInt64
 	}
-	w := newWalker(f, v.home.id, int64(e.pos), s.base+wire.Offset(e.rel), x.size, scanBytes)
-	defer w.close()
 	for w.next < bound {
 		b, err := w.header()
 		if err == io.EOF {

@@ -164,7 +164,7 @@ func (v *View) findIn(f File, s *segment, x *tail, from, bound wire.Offset, maxB
 	if r, ok := s.findRecent(x, from, bound, maxBytes); ok {
 		return r, nil
 	}
-	w, err := v.walkFrom(f, s, x, probe{rel: clamp(int64(from - s.base)), pos: math.MaxUint32})
+	w, _, err := s.walkFrom(f, x, probe{rel: clamp(int64(from - s.base)), pos: math.MaxUint32})
 	if err != nil {
 		return Range{}, err
 	}
@@ -253,22 +253,23 @@ func (s *segment) findRecent(x *tail, from, bound wire.Offset, maxBytes int64) (
 	return r, true
 }
 
-// walkFrom returns a walker at the batch that p names in s. That a batch header
-// stands there is proved, or the index is made anew first.
-func (v *View) walkFrom(f File, s *segment, x *tail, p probe) (walker, error) {
+// walkFrom returns a walker at the batch that p names in s, and the entry that
+// says so. That a batch header stands there is proved, or the index is made
+// anew first. The walker reads an index interval at once.
+func (s *segment) walkFrom(f File, x *tail, p probe) (walker, entry, error) {
 	for again := false; ; again = true {
 		at, err := s.find(x, p)
 		if err != nil {
-			return walker{}, storageError(err)
+			return walker{}, at, storageError(err)
 		}
-		w := newWalker(f, v.home.id, int64(at.pos), s.base+wire.Offset(at.rel), x.size, int(v.home.every)+wire.HeaderSize)
+		w := newWalker(f, s.home.id, int64(at.pos), s.base+wire.Offset(at.rel), x.size, int(s.home.every)+wire.HeaderSize)
 		_, err = w.header()
-		if err == nil || again || !errors.Is(err, wire.ErrCorrupt) {
-			return w, nil
+		if err == nil || again || err != io.EOF && !errors.Is(err, wire.ErrCorrupt) {
+			return w, at, nil
 		}
 		w.close()
 		if err := s.rebuild(x); err != nil {
-			return walker{}, storageError(err)
+			return walker{}, at, storageError(err)
 		}
 	}
 }
