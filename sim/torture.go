@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -53,7 +54,7 @@ type killing struct {
 	addr  string
 	h     *history
 	l     *load
-	due   []*visit // places not yet met, the next one first
+	due   []*visit // places to visit, the next one first; all of them, then all again
 	all   []*visit
 	kills map[string]int // at no place in particular, by what the broker was at
 	took  time.Duration
@@ -232,8 +233,8 @@ func (k *killing) round(ctx context.Context, n int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if n%2 == 1 && len(k.due) > 0 {
-		return k.visit(n, k.due[0])
+	if n%2 == 1 {
+		return k.visit(ctx, n, k.due[0])
 	}
 	p, err := launch(k.log(), "serve", "--data-dir", k.data(), "--listen", k.addr, "--reserve", "1MiB")
 	if err != nil {
@@ -280,13 +281,24 @@ func (k *killing) died(n int, at string) {
 
 // visit lets a broker die at a place. If it does not come there, it is killed
 // and the place is due again.
-func (k *killing) visit(n int, v *visit) error {
+func (k *killing) visit(ctx context.Context, n int, v *visit) error {
+	k.due = k.due[1:]
+	if err := k.approach(ctx, v.place.way); err != nil {
+		return fmt.Errorf("on the way to %s: %w", v.place.name, err)
+	}
 	spec := fmt.Sprintf("%s@%d@%s", v.place.name, 1+k.rnd.IntN(v.place.spread), v.moment)
-	p, err := launch(k.log(), "sim", "kill", "broker", "--data-dir", k.data(), "--listen", k.addr, "--reserve", fmt.Sprint(1<<20), "-die", spec)
+	p, err := k.tortured(spec)
 	if err != nil {
 		return err
 	}
-	k.due = k.due[1:]
+	if v.place.way == stopping {
+		if err := p.serving(ctx); err != nil {
+			return errors.Join(err, p.kill())
+		}
+		time.Sleep(k.upTo(lifetime / 4))
+		p.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	met := true
 	select {
 	case <-p.ended:
 		if !p.killed() {
@@ -294,14 +306,51 @@ func (k *killing) visit(n int, v *visit) error {
 		}
 		v.met++
 	case <-time.After(placeLimit):
+		met = false
 		v.missed++
 		k.due = append(k.due, v)
 		if err := p.kill(); err != nil {
 			return err
 		}
 	}
+	if len(k.due) == 0 {
+		k.due = slices.Clone(k.all)
+	}
 	if k.verbose {
-		fmt.Fprintf(k.notes, "round %d: killed at %s, met %v\n", n, spec, v.met > 0)
+		fmt.Fprintf(k.notes, "round %d: killed at %s, met %v\n", n, spec, met)
+	}
+	return nil
+}
+
+// tortured starts a broker that dies at a place.
+func (k *killing) tortured(spec string) (*process, error) {
+	return launch(k.log(), "sim", "kill", "broker", "-data-dir", k.data(), "-listen", k.addr, "-reserve", fmt.Sprint(1<<20), "-die", spec)
+}
+
+// approach has another broker leave the files as one on its way to a place must
+// find them.
+func (k *killing) approach(ctx context.Context, w way) error {
+	switch w {
+	case mending:
+		p, err := k.tortured(fmt.Sprintf("append@%d@amid", 1+k.rnd.IntN(100)))
+		if err != nil {
+			return err
+		}
+		select {
+		case <-p.ended:
+		case <-time.After(placeLimit): // the load stands still; the place will be missed
+			return p.kill()
+		}
+		if !p.killed() {
+			return fmt.Errorf("the broker ended by itself: %w", p.err)
+		}
+	case resuming:
+		p, err := k.serve(ctx, k.addr)
+		if err != nil {
+			return err
+		}
+		time.Sleep(k.upTo(lifetime / 4))
+		return p.stop()
 	}
 	return nil
 }

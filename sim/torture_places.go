@@ -16,14 +16,30 @@ import (
 // die: what op does to a file whose path fits.
 type place struct {
 	name    string
-	op      string // create write sync rename remove removeall mkdir syncdir
+	op      string // create write truncate sync rename remove removeall mkdir syncdir
 	path    *regexp.Regexp
 	holding string // what a write must contain
 	spread  int    // dies at the first to at most this one since the start
+	way     way
 }
 
+// A way is how a broker gets to a place.
+type way uint8
+
+const (
+	working  way = iota // by starting and working
+	mending             // by starting after one that died amid an append, so that there is a tail to cut
+	resuming            // by starting after one that stopped in order
+	stopping            // by being told to stop
+)
+
 func at(name, op, path, holding string, spread int) place {
-	return place{name, op, regexp.MustCompile(path), holding, spread}
+	return place{name, op, regexp.MustCompile(path), holding, spread, working}
+}
+
+func by(w way, p place) place {
+	p.way = w
+	return p
 }
 
 // places are where a log is between two states. Each must be met in every long
@@ -52,6 +68,12 @@ var places = []place{
 	at("metadata vote written", "write", `/metadata/vote$`, "", 1),
 	at("metadata vote synced", "sync", `/metadata/vote$`, "", 1),
 	at("start mark renamed", "rename", `/running$`, "", 1),
+	by(mending, at("recovery: tail kept", "write", `/quarantine/`, "", 1)),
+	by(mending, at("recovery: tail cut", "truncate", `/topics/.*\.log$`, "", 1)),
+	by(mending, at("recovery: fsync", "sync", `/topics/.*\.log$`, "", 6)),
+	by(mending, at("recovery: index replaced", "rename", `/topics/.*index$`, "", 6)),
+	by(resuming, at("clean mark removed", "remove", `/clean$`, "", 1)),
+	by(stopping, at("clean mark renamed", "rename", `/clean$`, "", 1)),
 }
 
 // The moments of an operation at which a process dies. What is no write has no
@@ -157,6 +179,10 @@ type deadlyFile struct {
 
 // SysFd keeps sendfile at work.
 func (f deadlyFile) SysFd() uintptr { return f.File.(interface{ SysFd() uintptr }).SysFd() }
+
+func (f deadlyFile) Truncate(n int64) error {
+	return f.death.around("truncate", f.name, func() error { return f.File.Truncate(n) })
+}
 
 func (f deadlyFile) Sync() error { return f.death.around("sync", f.name, f.File.Sync) }
 
