@@ -18,8 +18,8 @@ type sentBatch struct {
 	value    string
 	seq      int32
 	acked    bool
-	offset   wire.Offset   // once acked
-	appended time.Duration // when its ack says it was, at the latest
+	offset   wire.Offset // once acked
+	appended int64       // ms, as its ack says
 }
 
 // A history is everything sent to one partition, in order, less what was
@@ -160,7 +160,6 @@ func (h *history) produce() {
 
 // send writes b, for the first time or again.
 func (h *history) send(b *sentBatch, failed func(error)) {
-	now := at(h.ms).Mono
 	h.p.Produce([]Write{{Batch: slices.Clone(b.batch), Acks: wire.AcksAll, Done: func(at storage.Appended, err error) {
 		switch {
 		case err != nil:
@@ -168,7 +167,7 @@ func (h *history) send(b *sentBatch, failed func(error)) {
 		case b.acked && at.First != b.offset:
 			h.fatalf("%s was acknowledged at offset %d, and again at %d", b.value, b.offset, at.First)
 		default:
-			b.acked, b.offset, b.appended = true, at.First, now
+			b.acked, b.offset, b.appended = true, at.First, max(b.appended, at.Time)
 			if v := h.p.View(); v.Committed <= at.Last {
 				h.fatalf("%s at offset %d was acknowledged while %d was committed", b.value, at.First, v.Committed)
 			}
@@ -229,8 +228,7 @@ func (h *history) judge(lossy bool) {
 			h.fatalf("offset %d holds %s, want %s", int(v.Start)+i, value, want)
 		}
 	}
-	var bytes int64
-	var first, last time.Duration
+	var bytes, first, last int64
 	for _, b := range h.sent[v.End:] {
 		if !b.acked {
 			continue
@@ -243,8 +241,8 @@ func (h *history) judge(lossy bool) {
 	switch {
 	case bytes > 0 && (!lossy || h.st.Flush == Sync):
 		h.fatalf("%d acknowledged bytes are lost, the log ends at %d", bytes, v.End)
-	case h.st.Flush == Interval && (bytes > h.st.FlushBytes || last-first > h.st.FlushEvery):
-		h.fatalf("%d acknowledged bytes over %v are lost", bytes, last-first)
+	case h.st.Flush == Interval && (bytes > h.st.FlushBytes || last-first > h.st.FlushEvery.Milliseconds()):
+		h.fatalf("%d acknowledged bytes over %d ms are lost", bytes, last-first)
 	case h.st.Flush == Sync && v.End < h.seen:
 		h.fatalf("consumers saw records below %d, the log ends at %d", h.seen, v.End)
 	}
