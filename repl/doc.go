@@ -49,7 +49,15 @@
 // turn, what was appended and waits gets STORAGE_ERROR, since it may or may not
 // survive, and what comes later gets OFFLINE. A flush is never tried again,
 // since after a failure the kernel may call pages clean that never reached the
-// disk. A panic inside a turn takes that one partition offline.
+// disk. A panic inside a turn takes that one partition offline. A write whose
+// deadline passes while it waits is answered TIMEOUT and stays in the log.
+//
+// # The janitor
+//
+// Each directory has one. Once a second it lets the partitions that changed
+// leave a checkpoint, makes those durable, writes them as recovery points, and
+// tells the partitions, which then answer trims and unlink what no crash can
+// bring back. A trim takes effect in the log only below the flushed offset.
 //
 // # The simulator
 //
