@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/teralog/teralog/mem"
@@ -314,8 +315,7 @@ func (l *lane) pop() *batch {
 		return nil
 	}
 	b := l.batches[0]
-	l.batches[0] = nil
-	l.batches = l.batches[1:]
+	l.batches = slices.Delete(l.batches, 0, 1) // keeps the memory, for a lane of one batch at a time
 	if len(l.batches) == 0 {
 		l.draining = false
 		if !l.stale {

@@ -61,12 +61,7 @@ func (f *flight) launch() {
 func (f *flight) direct(ctx context.Context) {
 	err := f.seal()
 	if err == nil {
-		bounded, cancel := context.WithTimeout(ctx, f.p.c.o.RequestTimeout)
-		err = f.conn.Do(bounded, &f.req, &f.resp)
-		if bounded.Err() != nil && ctx.Err() == nil {
-			f.conn.Close() // the broker had its time; what it may still answer comes too late
-		}
-		cancel()
+		err = f.conn.Do(ctx, &f.req, &f.resp)
 	}
 	f.landed(err)
 }

@@ -19,6 +19,7 @@ type link struct {
 	busy    []*lane // lanes with something to send, and some that had
 	flights int     // requests on their way
 	flying  []*flight
+	watched bool // a timer will have the goroutine look for requests out of time
 }
 
 // link returns the link to a node, making it if need be; nil for none. p.mu
@@ -50,6 +51,24 @@ func (k *link) list(l *lane) {
 	if !l.listed {
 		l.listed = true
 		k.busy = append(k.busy, l)
+	}
+}
+
+// took notes a request that goes out. Its time is watched by one timer for
+// many requests, since waking the goroutine for each would cost the caller of a
+// lone Produce more than its request; p.mu is held.
+func (k *link) took(f *flight, now time.Duration) {
+	f.link, f.expires = k, now+k.p.c.o.RequestTimeout
+	k.flights++
+	k.flying = append(k.flying, f)
+	if !k.watched {
+		k.watched = true
+		time.AfterFunc(k.p.c.o.RequestTimeout, func() {
+			k.p.mu.Lock()
+			k.watched = false
+			k.p.mu.Unlock()
+			k.nudge()
+		})
 	}
 }
 

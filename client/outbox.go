@@ -251,9 +251,7 @@ func (p *Producer) take(k *link) (f *flight, wait time.Duration) {
 	if n := len(k.busy); n > 1 {
 		k.busy[0], k.busy[n-1] = k.busy[n-1], k.busy[0]
 	}
-	f.link, f.expires = k, now+p.c.o.RequestTimeout
-	k.flights++
-	k.flying = append(k.flying, f)
+	k.took(f, now)
 	return f, 0
 }
 
