@@ -29,16 +29,6 @@ const (
 	AppendTime                 // the broker's stamp clock at the append
 )
 
-// A Visibility says what consumers see of a topic with FlushSync. With the
-// other flush modes they always see what is appended.
-type Visibility uint8
-
-// The visibilities.
-const (
-	VisibleDurable Visibility = iota
-	VisibleAppended
-)
-
 // A TopicConfig is what a topic's settings mean, defaults filled in. Sizes are
 // in bytes.
 type TopicConfig struct {
@@ -53,7 +43,6 @@ type TopicConfig struct {
 	IndexInterval     int64
 	TimeType          TimeType
 	ProducerRetention time.Duration
-	Visibility        Visibility
 }
 
 // A TopicSetting documents one key of a topic's settings.
@@ -101,8 +90,6 @@ var topicSettings = []TopicSetting{
 		"size of a segment at which a new one is begun; at least max.batch.bytes"),
 	choice("time.type", []string{"event", "append"}, func(c *TopicConfig) *TimeType { return &c.TimeType },
 		"whose clock a record's time is from: the producer's, or the broker's at the append"),
-	choice("visibility", []string{"durable", "appended"}, func(c *TopicConfig) *Visibility { return &c.Visibility },
-		"with flush=sync, what consumers see; the other flush modes always show what is appended"),
 }
 
 // TopicSettings lists every key a topic's settings may have, ascending.

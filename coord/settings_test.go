@@ -46,7 +46,7 @@ func TestSettings(t *testing.T) {
 	f(func(c *TopicConfig) { c.SegmentBytes = 1_500_000_000 }, "segment.bytes=1.5GB")
 	f(func(c *TopicConfig) { c.RetentionAge, c.RetentionBytes = 0, 1<<40 }, "retention.age=none", "retention.bytes=1TiB")
 	f(func(c *TopicConfig) { c.RetentionAge = 90 * time.Minute }, "retention.age=1h30m", "retention.bytes=none")
-	f(func(c *TopicConfig) { c.TimeType, c.Visibility = AppendTime, VisibleAppended }, "visibility=appended", "time.type=append")
+	f(func(c *TopicConfig) { c.TimeType = AppendTime }, "time.type=append")
 	f(func(c *TopicConfig) { c.MaxBatchBytes = 16<<20 - 64<<10 }, "max.batch.bytes=16711680") // the frame limit less 64 KiB
 	f(func(c *TopicConfig) { c.SegmentBytes = 2047 << 20 }, "segment.bytes=2047MiB")
 }
