@@ -144,8 +144,14 @@ func (d *directory) proves(p *Partition) bool {
 // watch looks for flushes that take too long. One past SlowAfter makes the
 // directory slow until it is back; one past FailAfter ends the directory, since
 // nobody can wait for it any longer.
+//
+// It also hears of an fsync of the directory's own files that failed where
+// nobody of this room was about, such as at a delete.
 func (d *directory) watch(now mem.Now) {
 	c := &d.set.config
+	if err := d.dir.Failed(); err != nil {
+		d.fail(err)
+	}
 	longest, first, late := d.overdue(now)
 	d.slow.Store(late)
 	if first {

@@ -23,6 +23,7 @@ type janitor struct {
 	dir    *directory
 	round  time.Duration // when the next one is due
 	tidy   time.Duration // when retention is looked at next
+	next   int           // whose checkpoint is next, in the list of partitions
 	proofs []proof       // to be written with the recovery points, and told
 }
 
@@ -67,18 +68,30 @@ func (j *janitor) turn(now mem.Now) {
 		if p.dir == j.dir && tidy {
 			p.ask(&chore{kind: choreTidy})
 		}
-		if p.dir == j.dir && p.changed.Load() {
+		if p.dir == j.dir && p.changed.Load() && p.captured.Load() == nil {
 			p.ask(&chore{kind: chorePoint})
 		}
 	}
-	for _, p := range all {
-		if p.dir == j.dir && p.captured.Load() != nil {
-			j.prove(p)
-		}
-	}
+	j.proveAll(all)
 	j.save()
 	if tidy {
 		j.purge()
+	}
+}
+
+// proveAll makes the checkpoints that partitions have left durable, for a
+// quarter of the time at most: the disk is there for the producers. The next
+// round begins where this one stopped.
+func (j *janitor) proveAll(all []*Partition) {
+	until := j.dir.set.mono() + j.dir.set.config.PointEvery/4
+	for range all {
+		j.next = (j.next + 1) % len(all)
+		if p := all[j.next]; p.dir == j.dir && p.captured.Load() != nil {
+			j.prove(p)
+			if j.dir.set.mono() > until {
+				return
+			}
+		}
 	}
 }
 

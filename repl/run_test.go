@@ -499,6 +499,43 @@ func TestRecoveryPoints(t *testing.T) {
 	})
 }
 
+// TestJanitorIsBounded has more to prove than the disk does in a second: each
+// partition gets its turn, and producers keep most of the disk.
+func TestJanitorIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 20, Settings{FlushEvery: time.Hour}, SetConfig{})
+		defer s.stop()
+		defer s.set.Close()
+		var trimmed, busy atomic.Int64 // trims; ms
+		for i := range 20 {
+			s.produce(i, true, wire.AcksAll)
+			s.leader(i).Trim(1, func(_ wire.Offset, err error) {
+				if trimmed.Add(1); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		s.disks[0].BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpSync && strings.HasSuffix(op.Name, ".index") {
+				time.Sleep(100 * time.Millisecond)
+				busy.Add(100)
+			}
+			return nil
+		})
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if trimmed.Load() == 20 || busy.Load() > 2000 {
+			t.Fatalf("%d trims, the disk was busy for %d ms of 5 s", trimmed.Load(), busy.Load())
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if trimmed.Load() != 20 {
+			t.Fatalf("%d trims", trimmed.Load())
+		}
+	})
+}
+
 // TestDropUnderLoad takes a partition away while writes and fetches come in.
 func TestDropUnderLoad(t *testing.T) {
 	f := func(st Settings, panics bool) {

@@ -2,6 +2,7 @@ package repl
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -135,19 +136,33 @@ func (s *Set) Host(topic string, id wire.PartitionID, dir *storage.Dir, st Setti
 		open = dir.Create
 	}
 	l, err := open(topic, id, st.Log, now)
-	if err != nil {
-		return fmt.Errorf("host %s %d: %w", topic, id.Partition, err)
-	}
-	if epoch > l.View().Epoch() {
-		if err := l.SetEpoch(epoch); err != nil {
+	if err == nil {
+		if err = setEpoch(l, dir, epoch); err != nil {
 			l.Close()
-			return fmt.Errorf("host %s %d: epoch %d: %w", topic, id.Partition, epoch, err)
 		}
+	}
+	if err != nil {
+		if errors.Is(err, storage.ErrSync) {
+			d.fail(err)
+		}
+		return fmt.Errorf("host %s %d: %w", topic, id.Partition, err)
 	}
 	p := newPartition(s, d, topic, id, l, st)
 	s.put(p)
 	if d.failure() != nil {
 		p.nudge() // it failed meanwhile, and told those it knew
+	}
+	return nil
+}
+
+// setEpoch records an epoch that is newer than the log's, from the reserve if
+// the disk is full: else a crash of the machine on a full disk would leave the
+// partition offline, and nothing could be deleted from it.
+func setEpoch(l *storage.Log, dir *storage.Dir, epoch wire.Epoch) error {
+	for epoch > l.View().Epoch() {
+		if err := l.SetEpoch(epoch); err != nil && (!full(err) || errors.Is(err, storage.ErrSync) || !dir.Relieve()) {
+			return fmt.Errorf("epoch %d: %w", epoch, err)
+		}
 	}
 	return nil
 }
