@@ -4,7 +4,7 @@
 // A request is decoded, checked at the gate, handed to the room that decides,
 // and its outcome encoded; what a handler would have to decide itself belongs
 // into a room below. Metadata changes come from coord as a new image, which
-// apply.go makes true on disk; a request for records parks in park.go until
+// hosts.go makes true on disk; a request for records parks in park.go until
 // its partitions have some.
 package broker
 
@@ -36,6 +36,9 @@ type Env struct {
 	Now   func() mem.Now   // the time
 	Clock *mem.Clock       // for the loops of the rooms below; a manual broker has none
 	Log   *slog.Logger
+	// SnapshotEvery is how many metadata entries lie between two snapshots of
+	// it; 0: as many as coord finds fit.
+	SnapshotEvery int
 	// Manual says that no goroutine is started: things happen in Turn only.
 	Manual bool
 }
@@ -146,7 +149,7 @@ func (b *Broker) Recovery() []string {
 
 // Run serves on ln until ctx is done, then stops cleanly: requests in flight
 // are answered, everything is fsynced, and the clean marks are written. An
-// error means that the stop was not clean.
+// error means that it stopped by itself, or not cleanly.
 func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 	addr := b.config.Advertise
 	if addr == "" {
@@ -182,11 +185,7 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 	}
 	stop()
 	b.loops.Wait()
-	if failure != nil {
-		b.abandon()
-		return failure
-	}
-	return b.Close()
+	return errors.Join(failure, b.Close())
 }
 
 func (b *Broker) loop(f func()) {

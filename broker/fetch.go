@@ -2,7 +2,6 @@ package broker
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,13 +21,15 @@ type fetch struct {
 	req  wire.FetchRequest
 	resp wire.FetchResponse
 
-	files  []wire.FileRange // found by the last look, in the order of resp
-	total  int64            // their bytes
-	news   bool             // some partition has to say something else than records
-	within time.Duration    // the deadline, on the monotonic clock
+	ranges []storage.Range // found by the last look, in the order of resp
+	total  int64           // their bytes
+	news   bool            // some partition has to say something else than records
+	full   bool            // more is there already than the answer may carry
+	within time.Duration   // the deadline, on the monotonic clock
+	files  []wire.FileRange
 
 	waiters []*repl.Waiter // one a partition; their number never falls
-	cancel  func()         // of the timer
+	timer   mem.Timer      // its F is wake
 	state   atomic.Int32   // one of the three below
 	refused error          // why a partition does not let it wait
 }
@@ -40,11 +41,14 @@ const (
 	woken // while it was about to park
 )
 
-var fetches = sync.Pool{New: func() any { return new(fetch) }}
+var fetches = sync.Pool{New: func() any {
+	f := new(fetch)
+	f.timer.F = f.wake
+	return f
+}}
 
 const (
 	maxFetchBytes = 64 << 20         // an answer's batches, whatever the request says
-	maxPlainBytes = 16 << 20         // an answer's decoded batches
 	maxFetchWait  = 60 * time.Second // longer waits are cut to it
 )
 
@@ -56,8 +60,7 @@ func (b *Broker) fetch(c *wire.Call) {
 		err = wire.Errorf(wire.CodeUnsupported, "this listener serves consumers, not replicas")
 	}
 	if err != nil {
-		c.ReplyError(err)
-		f.recycle()
+		f.refuse(err)
 		return
 	}
 	c.DropBody()
@@ -68,12 +71,11 @@ func (b *Broker) fetch(c *wire.Call) {
 // serve looks, and answers or parks.
 func (f *fetch) serve() {
 	f.look()
-	wait := f.within - f.b.time().Mono
-	if f.news || f.total >= int64(f.req.MinBytes) && f.total > 0 || wait <= 0 || len(f.req.Partitions) == 0 {
+	if f.news || f.full || f.total >= int64(f.req.MinBytes) || f.within <= f.b.time().Mono || len(f.req.Partitions) == 0 {
 		f.answer()
 		return
 	}
-	f.park(wait)
+	f.park()
 }
 
 // look asks every partition for what it has.
@@ -131,116 +133,78 @@ func (f *fetch) find(q *wire.FetchPartition, r *wire.FetchResult, room int64) er
 	if q.Offset < v.Start || q.Offset > v.End {
 		return wire.CodeOutOfRange
 	}
-	if q.Offset >= v.Committed || room <= 0 && f.total > 0 {
+	if q.Offset >= v.Committed {
+		return nil
+	}
+	if room <= 0 && f.total > 0 {
+		f.full = true
 		return nil
 	}
 	found, err := v.Log.Find(q.Offset, v.Committed, int(min(int64(q.MaxBytes), max(room, 1))))
 	if err != nil {
-		var bad *storage.CorruptRange
-		if errors.As(err, &bad) {
-			r.CorruptFrom, r.CorruptTo = bad.From, bad.To
-		}
+		noteDamage(r, err)
 		return err
 	}
 	if found.Len == 0 {
 		return nil
 	}
+	f.full = f.full || found.Next < v.Committed
 	if f.total > 0 && found.Len > room {
 		found.Done()
 		return nil // its first batch does not fit behind the others; the next fetch takes it
 	}
 	r.Next, r.Bytes = found.Next, uint32(found.Len)
-	f.files = append(f.files, found.FileRange)
+	f.ranges = append(f.ranges, found)
 	f.total += found.Len
 	return nil
+}
+
+// noteDamage tells the reader how far the damage goes, if err is damage.
+func noteDamage(r *wire.FetchResult, err error) {
+	var bad *storage.CorruptRange
+	if errors.As(err, &bad) {
+		r.CorruptFrom, r.CorruptTo = bad.From, bad.To
+	}
 }
 
 // answer sends what the last look found.
 func (f *fetch) answer() {
 	if f.req.Plain && f.total > 0 {
-		if f.b.submit(f.answerPlain) {
-			return
+		if !f.b.submit(f.answerPlain) {
+			f.refuse(errBusy)
 		}
-		f.drop()
-		f.call.ReplyError(errBusy)
-		f.recycle()
 		return
 	}
+	for i := range f.ranges {
+		f.files = append(f.files, f.ranges[i].FileRange)
+	}
+	f.send()
+}
+
+// send answers with resp and files. The ranges, whose files they may be, are
+// let go of by their Done.
+func (f *fetch) send() {
 	f.call.ReplyFiles(&f.resp, f.files)
 	clear(f.files)
-	f.files, f.total = f.files[:0], 0
+	clear(f.ranges)
+	f.files, f.ranges, f.total = f.files[:0], f.ranges[:0], 0
 	f.recycle()
 }
 
-// answerPlain decodes what the last look found. It may stop in the middle of a
-// range, so that an answer stays within maxPlainBytes; Next says where. Runs
-// on a worker.
-func (f *fetch) answerPlain() {
-	decoder := wire.Decoder{MaxRecords: wire.DefaultMaxRecords}
-	defer decoder.Release()
-	var out []byte
-	files := f.files
-	for i := range f.resp.Partitions {
-		r := &f.resp.Partitions[i]
-		if r.Bytes == 0 {
-			continue
-		}
-		from := len(out)
-		r.Next = f.req.Partitions[i].Offset
-		var err error
-		if out, err = appendPlain(out, &files[0], r, &decoder); err != nil {
-			r.Code = wire.CodeOf(err)
-		}
-		r.Bytes = uint32(len(out) - from)
-		files = files[1:]
-	}
-	for i, from := 0, 0; i < len(f.resp.Partitions); i++ {
-		r := &f.resp.Partitions[i]
-		r.Data = out[from : from+int(r.Bytes)]
-		from += int(r.Bytes)
-	}
-	f.call.Reply(&f.resp)
+// refuse answers with err alone.
+func (f *fetch) refuse(err error) {
 	f.drop()
+	f.call.ReplyError(err)
 	f.recycle()
 }
-
-// appendPlain appends the batches of one range, decoded, as far as they fit and
-// are sound, and corrects r.Next. The error is that of the first batch.
-func appendPlain(out []byte, file *wire.FileRange, r *wire.FetchResult, d *wire.Decoder) ([]byte, error) {
-	stored := plainPool.Get(int(file.Len))
-	defer stored.Release()
-	if _, err := file.R.ReadAt(stored.B, file.Off); err != nil {
-		return out, fmt.Errorf("%w: read %d bytes at %d: %w", wire.CodeStorageError, file.Len, file.Off, err)
-	}
-	from := len(out)
-	for batch, err := range wire.Batches(stored.B) {
-		if err == nil {
-			err = batch.Verify()
-		}
-		fits := err != nil || len(out) == 0 || len(out)+wire.HeaderSize+batch.RecordsLength() <= maxPlainBytes
-		if err == nil && fits {
-			out, err = batch.AppendPlain(out, d)
-		}
-		switch {
-		case err != nil && len(out) == from:
-			return out, fmt.Errorf("%w: %w", wire.CodeCorrupt, err)
-		case err != nil || !fits:
-			return out, nil
-		}
-		r.Next = batch.NextOffset()
-	}
-	return out, nil
-}
-
-var plainPool = mem.NewPool("plain")
 
 // drop lets go of the ranges found.
 func (f *fetch) drop() {
-	for i := range f.files {
-		f.files[i].Done()
+	for i := range f.ranges {
+		f.ranges[i].Done()
 	}
-	clear(f.files)
-	f.files, f.total, f.news = f.files[:0], 0, false
+	clear(f.ranges)
+	f.ranges, f.total, f.news, f.full = f.ranges[:0], 0, false, false
 }
 
 // recycle keeps f for another request.
@@ -249,6 +213,6 @@ func (f *fetch) recycle() {
 		return
 	}
 	clear(f.resp.Partitions)
-	f.call, f.cancel, f.refused = nil, nil, nil
+	f.call, f.refused = nil, nil
 	fetches.Put(f)
 }

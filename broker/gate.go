@@ -1,6 +1,9 @@
 package broker
 
 import (
+	"cmp"
+	"time"
+
 	"github.com/teralog/teralog/coord"
 	"github.com/teralog/teralog/repl"
 	"github.com/teralog/teralog/wire"
@@ -10,13 +13,21 @@ import (
 // Memory is admitted earlier still: the server takes a frame's length from the
 // connection's and the process's budgets before it reads it.
 
+// What the gate answers when the broker has as much to do as it may.
+var (
+	errMemory error = &wire.Error{Code: wire.CodeBusy, Message: "no memory for the request", RetryAfter: 100 * time.Millisecond}
+	errBusy   error = &wire.Error{Code: wire.CodeBusy, Message: "too many look-ups wait", RetryAfter: 100 * time.Millisecond}
+	errParked error = &wire.Error{Code: wire.CodeBusy, Message: "too many fetches wait for records", RetryAfter: time.Second}
+)
+
 // check says whether a batch may go to its partition, and which that is. The
 // error is definite.
 func (b *Broker) check(image *coord.Image, batch wire.Batch) (*repl.Partition, error) {
 	id := wire.PartitionID{Topic: batch.Topic(), Partition: batch.Partition()}
 	topic, err := image.Resolve(id)
 	if err != nil {
-		return nil, err
+		// A batch damaged on its way may name any topic.
+		return nil, cmp.Or(batch.VerifyProduce(wire.BatchLimits{MaxBatch: wire.MaxBatchBytes}), err)
 	}
 	limits := wire.BatchLimits{MaxBatch: int(topic.Config.MaxBatchBytes), MaxRecords: wire.DefaultMaxRecords}
 	if err := batch.VerifyProduce(limits); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -23,9 +24,27 @@ type hosts struct {
 	queue  chan settle
 	places *mem.Budget // of queue, taken before the metadata is changed
 
+	found map[place]storage.FoundPartition // by the start; not changed later
+
 	mu    sync.Mutex
 	down  map[wire.PartitionID]error // why a partition of the metadata is not hosted
 	lines []string                   // of the start
+}
+
+// A place is where a partition's files belong, whatever they say themselves.
+type place struct {
+	dir       *storage.Dir
+	topic     string
+	partition int
+}
+
+// placeOf returns the place that a folder lies in, by its path: its manifest
+// may be damaged. ok is false if no partition belongs there.
+func placeOf(d *storage.Dir, found storage.FoundPartition) (p place, ok bool) {
+	folder := path.Base(found.Path)
+	p = place{dir: d, topic: path.Base(path.Dir(found.Path))}
+	n, err := fmt.Sscanf(folder, "partition-%d", &p.partition)
+	return p, n == 1 && err == nil && folder == fmt.Sprintf("partition-%04d", p.partition)
 }
 
 // A settle asks that the files of one topic be made what the metadata says.
@@ -44,6 +63,7 @@ func (h *hosts) init() {
 	h.queue = make(chan settle, maxSettles)
 	h.places = mem.NewBudget(maxSettles)
 	h.down = map[wire.PartitionID]error{}
+	h.found = map[place]storage.FoundPartition{}
 }
 
 // reserve takes a place in the queue; release gives up one that is not used.
@@ -152,10 +172,8 @@ func (b *Broker) host(t *coord.Topic, n int, now mem.Now) error {
 // died between the commit of its topic and their making. Files that once were
 // there and are not any more are never replaced by empty ones.
 func (b *Broker) isNew(d *storage.Dir, topic string, id wire.PartitionID) (bool, error) {
-	for _, found := range d.Partitions() {
-		if found.ID == id {
-			return false, found.Err
-		}
+	if found, ok := b.hosts.found[place{d, topic, int(id.Partition)}]; ok && (found.ID == id || found.Err != nil) {
+		return false, found.Err
 	}
 	if d.Known(id) {
 		return false, fmt.Errorf("the files of %s/%d are gone from %s, which its recovery points name", topic, id.Partition, d.Path())
@@ -205,20 +223,11 @@ func (b *Broker) removeTopic(id wire.TopicID) error {
 	return nil
 }
 
-// sweep unlinks what deletes left and lets the metadata forget topics of which
-// nothing is left anywhere.
+// sweep lets the metadata forget deleted topics of which nothing is left
+// anywhere; the janitors unlink their files.
 func (b *Broker) sweep() {
-	deleted := b.coord.Image().DeletedTopics()
-	if len(deleted) == 0 {
-		return
-	}
-	for _, d := range b.dirs {
-		if _, err := d.Purge(); err != nil {
-			b.log.Warn("files of deleted topics could not be unlinked", "dir", d.Path(), "err", err)
-		}
-	}
 	var gone []wire.TopicID
-	for _, t := range deleted {
+	for _, t := range b.coord.Image().DeletedTopics() {
 		if len(gone) < coord.MaxTopicPartitions && b.isGone(t) {
 			gone = append(gone, t.ID)
 		}
@@ -231,7 +240,12 @@ func (b *Broker) sweep() {
 // isGone reports whether no data directory holds anything of t. One that is
 // not here may.
 func (b *Broker) isGone(t *coord.Topic) bool {
+	asked := map[wire.UUID]bool{}
 	for _, place := range t.Partitions {
+		if asked[place.Dir] {
+			continue
+		}
+		asked[place.Dir] = true
 		d := b.directory(place.Dir)
 		if d == nil {
 			return false

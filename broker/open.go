@@ -45,6 +45,9 @@ func (b *Broker) open() error {
 			}
 		}
 	}
+	if err := b.lost(); err != nil {
+		return err
+	}
 	b.sweep()
 	return nil
 }
@@ -69,22 +72,32 @@ func (b *Broker) openDirs() error {
 }
 
 func (b *Broker) openCoord(now mem.Now) error {
+	if err := b.refuseLost(); err != nil {
+		return err
+	}
 	c, err := coord.Open(b.dirs[0], coord.Options{
 		Node: b.config.Node, NewTopicID: b.newTopicID, Dirs: b.spaces, Clock: b.env.Clock, Log: b.log,
+		SnapshotEvery: b.env.SnapshotEvery,
 	}, now)
 	if err != nil {
 		return err
 	}
 	b.coord = c
-	if c.Image().Version() >= 0 {
+	return nil
+}
+
+// refuseLost returns an error if the first directory is empty and another one
+// is not: then the metadata is missing, and a new beginning would take what
+// lies there for orphans. A first directory that holds partitions without
+// metadata coord itself refuses.
+func (b *Broker) refuseLost() error {
+	if !b.dirs[0].Start().Empty {
 		return nil
 	}
-	for _, d := range b.dirs {
-		for _, found := range d.Partitions() {
-			if found.ID.Topic != wire.MetadataTopic {
-				return fmt.Errorf("data directory %s holds partitions (%s), but the metadata log in %s is empty; put back %s/metadata, or start elsewhere: nothing here has been changed",
-					d.Path(), found.Path, b.dirs[0].Path(), b.dirs[0].Path())
-			}
+	for _, d := range b.dirs[1:] {
+		if found := d.Partitions(); len(found) > 0 {
+			return fmt.Errorf("data directory %s holds partitions (%s), but %s, the place of the metadata, is empty; name the directory with the metadata first, or put it back",
+				d.Path(), found[0].Path, b.dirs[0].Path())
 		}
 	}
 	return nil
@@ -141,18 +154,21 @@ func (b *Broker) sortFound() error {
 			if found.ID.Topic == wire.MetadataTopic {
 				continue
 			}
-			t, err := image.Resolve(found.ID)
+			at, ok := placeOf(d, found)
+			here := ok && b.placed(image, at)
 			switch {
-			case found.Err == nil && err == nil && t.Name == found.Topic && t.Partitions[found.ID.Partition].Dir == d.ID():
+			case here && found.Err != nil:
+				// What metadata places here cannot be opened: it stays where it
+				// is, offline, for a person to look at.
+				b.hosts.say("%s cannot be opened: %v", found.Path, found.Err)
+				b.hosts.found[at] = found
+			case here && found.ID.Topic == image.Topic(at.topic).ID:
+				b.hosts.found[at] = found
 			case found.Err == nil && image.Deleted(found.ID.Topic):
 				if err := d.Delete(found.ID); err != nil {
 					return err
 				}
 				b.hosts.say("%s belongs to a deleted topic: removed", found.Path)
-			case found.Err != nil && b.placed(image, d, found):
-				// What metadata places here cannot be opened: it stays where it
-				// is, offline, for a person to look at.
-				b.hosts.say("%s cannot be opened: %v", found.Path, found.Err)
 			default:
 				if err := d.Orphan(found.Path); err != nil {
 					return err
@@ -163,11 +179,10 @@ func (b *Broker) sortFound() error {
 	return nil
 }
 
-// placed reports whether a folder lies where the metadata puts a partition.
-func (b *Broker) placed(image *coord.Image, d *storage.Dir, found storage.FoundPartition) bool {
-	t := image.Topic(found.Topic)
-	n := int(found.ID.Partition)
-	return t != nil && n >= 0 && n < len(t.Partitions) && t.Partitions[n].Dir == d.ID()
+// placed reports whether the metadata puts a partition there.
+func (b *Broker) placed(image *coord.Image, at place) bool {
+	t := image.Topic(at.topic)
+	return t != nil && at.partition < len(t.Partitions) && t.Partitions[at.partition].Dir == at.dir.ID()
 }
 
 // hostAll opens every partition. One that cannot be opened is offline and
@@ -216,22 +231,20 @@ func (b *Broker) hostAll(now mem.Now) {
 	}
 }
 
-// event notes what happens in a data directory. With the metadata's own
-// directory, or the last one, the process has to end.
+// event notes what happens in a data directory.
 func (b *Broker) event(e repl.Event) {
-	if e.Kind != repl.DirectoryFailed {
-		return
+	if e.Kind == repl.DirectoryFailed {
+		b.report(b.lost())
 	}
-	if e.Dir == b.dirs[0] {
-		b.report(&exitError{exitIO, fmt.Errorf("the data directory with the metadata failed: %w", e.Err)})
-		return
+}
+
+// lost returns why the process has to end: the metadata's own directory failed,
+// or every one did.
+func (b *Broker) lost() error {
+	if err := b.dirs[0].Failed(); err != nil {
+		return &exitError{exitIO, fmt.Errorf("the data directory with the metadata failed: %w", err)}
 	}
-	for _, d := range b.dirs {
-		if d != e.Dir && d.Failed() == nil {
-			return
-		}
-	}
-	b.report(&exitError{exitIO, fmt.Errorf("no data directory is left: %w", e.Err)})
+	return nil
 }
 
 // bootID returns what the kernel calls this start of the machine.

@@ -9,11 +9,6 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
-var (
-	errBusy   error = &wire.Error{Code: wire.CodeBusy, Message: "too many look-ups wait", RetryAfter: 100 * time.Millisecond}
-	errParked error = &wire.Error{Code: wire.CodeBusy, Message: "too many fetches wait for records", RetryAfter: time.Second}
-)
-
 // A lot is where the parked fetches stand, so that a stop can wake them all.
 type lot struct {
 	mu     sync.Mutex
@@ -59,7 +54,8 @@ func (l *lot) isClosed() bool {
 	return l.closed
 }
 
-// park leaves f at its partitions until one of them has enough, or for wait.
+// park leaves f at its partitions until one of them has enough or its time is
+// up.
 //
 // The waiters are set before f counts as parked, so a wake may come while f is
 // still being parked. Then nobody queues f twice:
@@ -70,23 +66,19 @@ func (l *lot) isClosed() bool {
 //
 // A wake may also come late, to a fetch that was answered and now serves
 // another request: then that one looks once more than it must.
-func (f *fetch) park(wait time.Duration) {
+func (f *fetch) park() {
 	if !f.b.lot.enter(f) {
 		if f.b.lot.isClosed() {
 			f.answer()
 			return
 		}
-		f.drop()
-		f.call.ReplyError(errParked)
-		f.recycle()
+		f.refuse(errParked)
 		return
 	}
 	missing := (int64(f.req.MinBytes) - f.total) / int64(len(f.req.Partitions)) // some partition has to bring that much
 	f.drop()
 	for len(f.waiters) < len(f.req.Partitions) {
-		w := new(repl.Waiter)
-		w.Wake = f.wake
-		f.waiters = append(f.waiters, w)
+		f.waiters = append(f.waiters, &repl.Waiter{Wake: f.timer.F})
 	}
 	for i := range f.resp.Partitions {
 		r, w := &f.resp.Partitions[i], f.waiters[i]
@@ -100,7 +92,7 @@ func (f *fetch) park(wait time.Duration) {
 			f.wake()
 		}
 	}
-	f.cancel = f.b.wheel.At(f.b.time().Mono+wait, f.wake)
+	f.b.wheel.Set(&f.timer, f.within)
 	if !f.state.CompareAndSwap(looking, parked) {
 		f.b.ready <- f
 	}
@@ -118,7 +110,7 @@ func (f *fetch) wake() {
 // resume takes f, which ready had, out of the lot and looks again.
 func (f *fetch) resume() {
 	f.b.lot.leave(f)
-	f.cancel()
+	f.b.wheel.Stop(&f.timer)
 	for i := range f.req.Partitions {
 		w := f.waiters[i]
 		if !w.Cancel() && w.Err() != nil {
@@ -127,8 +119,7 @@ func (f *fetch) resume() {
 	}
 	f.state.Store(looking)
 	if wire.CodeOf(f.refused) == wire.CodeBusy {
-		f.call.ReplyError(f.refused)
-		f.recycle()
+		f.refuse(f.refused)
 		return
 	}
 	f.refused = nil

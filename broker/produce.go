@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/teralog/teralog/repl"
 	"github.com/teralog/teralog/storage"
@@ -21,10 +22,11 @@ type produce struct {
 	req  wire.ProduceRequest
 	resp wire.ProduceResponse
 
-	sent   []*entry     // the batches that passed, ordered by partition
-	free   []*entry     // entries of earlier requests
-	writes []repl.Write // of sent, in its order
-	left   atomic.Int32 // writes not answered, plus one while they are handed out
+	sent    []*entry     // the batches that passed, ordered by partition
+	free    []*entry     // entries of earlier requests
+	writes  []repl.Write // of sent, in its order
+	charged int64        // bytes of the batches in it, from the budget
+	left    atomic.Int32 // writes not answered, plus one while they are handed out
 }
 
 // An entry is one batch of a request.
@@ -68,16 +70,34 @@ func (b *Broker) produce(c *wire.Call) {
 }
 
 // send hands the batches that passed to their partitions.
+//
+// A partition gives up the memory of a batch as soon as it is appended, long
+// before the answer where that waits for the disk, but its bytes stay charged
+// until the answer: behind a disk that hangs, the mailboxes of thousands of
+// partitions must not fill without a bound.
 func (p *produce) send() {
+	for _, e := range p.sent {
+		p.charged += int64(len(p.req.Batches[e.index]))
+	}
+	if !p.b.server.Budget.TryTake(p.charged) {
+		p.charged = 0
+		p.call.ReplyError(errMemory)
+		p.recycle()
+		return
+	}
 	if len(p.sent) > 1 {
 		slices.SortStableFunc(p.sent, func(a, b *entry) int {
 			x, y := a.partition.ID(), b.partition.ID()
 			return cmp.Or(cmp.Compare(x.Topic, y.Topic), cmp.Compare(x.Partition, y.Partition))
 		})
 	}
+	now, within := p.b.time(), time.Duration(0)
+	if p.req.TimeoutMillis > 0 {
+		within = now.Mono + time.Duration(p.req.TimeoutMillis)*time.Millisecond
+	}
 	for _, e := range p.sent {
 		p.writes = append(p.writes, repl.Write{
-			Batch: p.req.Batches[e.index], Acks: p.req.Acks,
+			Batch: p.req.Batches[e.index], Acks: p.req.Acks, Deadline: within,
 			Body: p.call.Body().Retain(), Done: e.done,
 		})
 	}
@@ -85,7 +105,6 @@ func (p *produce) send() {
 	idle := !p.call.MoreBuffered()
 	p.call.DropBody()
 
-	now := p.b.time()
 	for from := 0; from < len(p.sent); {
 		to := from + 1
 		for to < len(p.sent) && p.sent[to].partition == p.sent[from].partition {
@@ -103,6 +122,8 @@ func (p *produce) finish() {
 	if p.left.Add(-1) > 0 {
 		return
 	}
+	p.b.server.Budget.Give(p.charged)
+	p.charged = 0
 	if p.req.Acks == wire.AcksNone {
 		p.call.NoReply()
 	} else {
@@ -145,9 +166,9 @@ func (e *entry) finish(at storage.Appended, err error) {
 	e.of.finish()
 }
 
-// recycle keeps p for another request.
+// recycle keeps p for another request, unless it has grown large.
 func (p *produce) recycle() {
-	if len(p.sent)+len(p.free) > maxKept {
+	if len(p.sent)+len(p.free) > maxKept || cap(p.req.Batches) > maxKept {
 		return
 	}
 	for _, e := range p.sent {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/teralog/teralog/coord"
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -47,14 +48,19 @@ environment. A flag outdoes the environment, that the file, that the default.
 // Serve runs a broker: the command `teralog serve`. When it is ready it prints
 // one line with its addresses to out.
 func Serve(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer) error {
-	c, err := readServe(args, os.LookupEnv, notes)
+	c, err := readServe(args, os.LookupEnv)
 	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(out, serveHelp)
+		printKeys(out)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	log := newLog(notes, c.LogLevel)
+	return untrusted(serve(ctx, c, out, newLog(notes, c.LogLevel)))
+}
+
+func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error {
 	env, err := NewEnv(log)
 	if err != nil {
 		return err
@@ -66,9 +72,6 @@ func Serve(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer
 	defer ln.Close()
 	b, err := New(c, env)
 	if err != nil {
-		if errors.Is(err, coord.ErrFailed) {
-			return &exitError{exitIO, err}
-		}
 		return err
 	}
 	for _, line := range b.Recovery() {
@@ -76,16 +79,23 @@ func Serve(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer
 	}
 	fmt.Fprintf(out, "teralog %s ready: listen %s, data %s, node %d, cluster %v, %d topics\n",
 		wire.Software, ln.Addr(), strings.Join(c.DataDirs, ","), c.Node, b.Cluster(), len(b.Image().Topics()))
-	err = b.Run(ctx, ln)
-	if errors.Is(err, coord.ErrFailed) {
-		return &exitError{exitIO, err}
+	return b.Run(ctx, ln)
+}
+
+// untrusted gives an error of a disk that cannot be trusted any more its exit
+// code.
+func untrusted(err error) error {
+	for _, e := range []error{coord.ErrFailed, coord.ErrDamaged, storage.ErrSync} {
+		if errors.Is(err, e) {
+			return &exitError{exitIO, err}
+		}
 	}
 	return err
 }
 
 // readServe puts the configuration together: defaults, file, environment,
 // flags.
-func readServe(args []string, look func(string) (string, bool), notes io.Writer) (Config, error) {
+func readServe(args []string, look func(string) (string, bool)) (Config, error) {
 	c := DefaultConfig()
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -94,17 +104,14 @@ func readServe(args []string, look func(string) (string, bool), notes io.Writer)
 	for _, k := range Keys {
 		flags.Func(k.Name, k.Doc, func(v string) error {
 			given[k.Name] = v
-			probe := DefaultConfig()
-			return k.set(&probe, v)
+			return nil
 		})
 	}
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(notes, serveHelp)
-		printKeys(notes)
 		return c, err
 	case err != nil:
-		return c, &exitError{exitConfig, err}
+		return c, &exitError{exitUsage, fmt.Errorf("%w; %s", err, hint(err))}
 	case flags.NArg() > 0:
 		return c, &exitError{exitUsage, fmt.Errorf("unexpected argument %q; see teralog serve --help", flags.Arg(0))}
 	}
@@ -119,12 +126,30 @@ func readServe(args []string, look func(string) (string, bool), notes io.Writer)
 	if err := c.ReadEnv(look); err != nil {
 		return c, &exitError{exitConfig, err}
 	}
-	for name, v := range given {
-		if err := c.Set(name, v); err != nil {
-			return c, &exitError{exitConfig, err}
+	for _, k := range Keys {
+		v, ok := given[k.Name]
+		if !ok {
+			continue
+		}
+		if err := k.set(&c, v); err != nil {
+			return c, &exitError{exitConfig, fmt.Errorf("--%s: %w", k.Name, err)}
 		}
 	}
 	return c, nil
+}
+
+// hint names the flag that was probably meant.
+func hint(err error) string {
+	known := []string{"config"}
+	for _, k := range Keys {
+		known = append(known, k.Name)
+	}
+	if _, name, ok := strings.Cut(err.Error(), "not defined: -"); ok {
+		if near := wire.Nearest(strings.TrimPrefix(name, "-"), known); near != "" {
+			return fmt.Sprintf("did you mean --%s?", near)
+		}
+	}
+	return "teralog serve --help lists the flags"
 }
 
 func printKeys(w io.Writer) {
