@@ -388,9 +388,11 @@ func (k *killing) judge() error {
 	for _, w := range k.h.violations() {
 		errs = append(errs, errors.New(w))
 	}
-	found, _ := k.h.checker.Finish()
-	for _, a := range found {
-		errs = append(errs, errors.New(a.String()))
+	found, counts := k.h.checker.Finish()
+	for i, a := range found {
+		if i == 0 || a.Kind != found[i-1].Kind {
+			errs = append(errs, fmt.Errorf("%d times %v", counts[a.Kind], a))
+		}
 	}
 	if k.h.counts.acked == 0 {
 		errs = append(errs, errors.New("no record was acknowledged"))
@@ -425,7 +427,7 @@ func suspicious(log string) (found []error, err error) {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() && len(found) < 8 {
 		text := lines.Text()
-		if strings.Contains(text, "BUG") || strings.Contains(text, "panic") || strings.Contains(text, "level=ERROR") || strings.Contains(text, "orphan") {
+		if slices.ContainsFunc([]string{"BUG", "panic", "DATA RACE", "level=ERROR", "orphan"}, func(bad string) bool { return strings.Contains(text, bad) }) {
 			found = append(found, fmt.Errorf("the broker's log: %s", text))
 		}
 	}

@@ -26,6 +26,9 @@ type history struct {
 	wrong   []string
 }
 
+// maxWrong is how many violations are kept: they tend to have one cause.
+const maxWrong = 8
+
 // loadCounts is what a load did.
 type loadCounts struct {
 	sent, acked, failed, doubtful, bytes, read int64
@@ -48,7 +51,7 @@ func (h *history) own(p wire.PartitionID, at wire.Offset, id bench.ID) {
 		all = append(all, make([]bench.ID, n)...)
 		h.owners[p] = all
 	}
-	if none := (bench.ID{}); all[at] != none && all[at] != id && len(h.wrong) < 32 {
+	if none := (bench.ID{}); all[at] != none && all[at] != id && len(h.wrong) < maxWrong {
 		h.wrong = append(h.wrong, fmt.Sprintf("offset %d of %v belongs to %+v and to %+v", at, p, all[at], id))
 	}
 	all[at] = id
@@ -82,7 +85,7 @@ func (h *history) count(f func(*loadCounts)) {
 func (h *history) violate(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.wrong) < 32 {
+	if len(h.wrong) < maxWrong {
 		h.wrong = append(h.wrong, fmt.Sprintf(format, args...))
 	}
 }
