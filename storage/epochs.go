@@ -67,7 +67,8 @@ func (h *epochs) clamp(end wire.Offset) {
 	h.note(last, end)
 }
 
-// trim forgets epochs that ended at or before start, but not the newest.
+// trim forgets epochs that ended at or before start, but not the newest. The
+// start is durable: an older one must not come back to a log without its epochs.
 func (h *epochs) trim(start wire.Offset) {
 	n := 0
 	for n+1 < len(h.list) && h.list[n+1].start <= start {
@@ -147,7 +148,7 @@ func (l *Log) SetEpoch(e wire.Epoch) error {
 		return nil
 	}
 	l.epochs.note(e, l.tail.end)
-	l.epochs.trim(l.start)
+	l.epochs.trim(l.durableStart)
 	if err := l.epochs.save(); err != nil {
 		return fmt.Errorf("record leader epoch %d: %w", e, err)
 	}

@@ -112,6 +112,7 @@ type Checkpoint struct {
 	finished []File      // index files of sealed segments, to be synced and closed
 	snapshot []byte      // nil: none is due
 	older    wire.Offset // what Point.Snapshot is if the disk has no room for it
+	needed   bool        // batches that an older one was to be followed by are given up
 	epochs   []epochStart
 	spare    bool // the epochs on disk will do
 	names    bool // files were made since the last one
@@ -146,13 +147,12 @@ func (l *Log) checkpoint(snapshot bool) *Checkpoint {
 		Snapshot: l.replayFrom(),
 	}}
 	c.takePages(l)
-	for _, s := range slices.Backward(l.sealed) {
-		if s.idx[0] == nil && s.idx[1] == nil {
-			break
-		}
+	for _, s := range l.sealed {
+		s.short = s.short && s.finishIndexes(&s.final) != nil
 		c.takeFinished(s)
 	}
-	if snapshot && l.producers.Len() > 0 {
+	c.needed = l.newestSnapshot() < l.firstBase()
+	if (snapshot || c.needed) && l.producers.Len() > 0 {
 		c.older = c.point.Snapshot
 		c.snapshot, c.point.Snapshot = l.producers.encode(l.home.id, l.tail.end), l.tail.end
 		l.unsnapped = 0
@@ -170,15 +170,19 @@ func (l *Log) checkpoint(snapshot bool) *Checkpoint {
 // know the producers: that of the newest snapshot, the log's first without
 // one; -1 says that there is no producer to know.
 func (l *Log) replayFrom() wire.Offset {
-	switch n := len(l.snapshots); {
-	case l.producers.Len() == 0:
+	if l.producers.Len() == 0 {
 		return -1
-	case n > 0:
-		return l.snapshots[n-1]
-	case len(l.sealed) > 0:
-		return l.sealed[0].base
 	}
-	return l.active.base
+	return max(l.newestSnapshot(), l.firstBase())
+}
+
+// newestSnapshot returns the offset of the newest producer snapshot, 0 without
+// one: before the first record there was no producer.
+func (l *Log) newestSnapshot() wire.Offset {
+	if n := len(l.snapshots); n > 0 {
+		return l.snapshots[n-1]
+	}
+	return 0
 }
 
 // takePages captures the entries that stand in the heap. Without index files
@@ -262,7 +266,7 @@ func (c *Checkpoint) writeSmall() error {
 	if c.snapshot != nil {
 		name := segmentName(h.path, c.point.Offset, snapshotSuffix)
 		err := snapshotFile.write(h.fs, name, c.snapshot)
-		if isDiskFull(err) {
+		if isDiskFull(err) && !c.needed {
 			c.point.Snapshot, err = c.older, nil
 		}
 		if err != nil {
@@ -284,6 +288,7 @@ func (c *Checkpoint) writeSmall() error {
 // else is deleted.
 func (l *Log) Checkpointed(p Point) {
 	l.point, l.durableStart = p, p.Start
+	l.epochs.trim(p.Start)
 	if p.Snapshot == p.Offset && (len(l.snapshots) == 0 || l.snapshots[len(l.snapshots)-1] < p.Snapshot) {
 		l.snapshots = append(l.snapshots, p.Snapshot)
 	}

@@ -354,7 +354,7 @@ func (l *Log) unwrite(err error) error {
 // undo takes back the segments and bytes that an append wrote before it failed.
 func (l *Log) undo(to wire.Offset, err error) error {
 	if l.broken == nil && l.tail.end > to {
-		if cut := l.cut(to); cut != nil {
+		if cut := l.cut(to, true); cut != nil {
 			l.broken = fmt.Errorf("%s: %w: an append failed (%w) and so did undoing it: %w", l.home.path, ErrBroken, err, cut)
 		}
 	}

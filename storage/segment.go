@@ -28,7 +28,7 @@ var errGone = errors.New("segment is deleted")
 // A segment is one .log file and its two index files.
 //
 // What stands above the line is set before a view shows it and then never
-// changes, except through atomics. The owner alone uses idx.
+// changes, except through atomics. The owner alone uses idx and short.
 type segment struct {
 	home  *home
 	base  wire.Offset
@@ -41,8 +41,9 @@ type segment struct {
 	rebuilt atomic.Pointer[rebuiltIndex] // replaces index files that proved bad
 	done    func()                       // gives back one take; made once, so that Find allocates nothing
 
-	idx  [2]File // the index files while they are written; nil before the first page
-	slot slot    // guarded by home.files
+	idx   [2]File // the index files while they are written; nil before the first page
+	short bool    // sealed, but the disk had no room for all of its index
+	slot  slot    // guarded by home.files
 }
 
 func newSegment(h *home, base wire.Offset) *segment {
@@ -97,7 +98,8 @@ func (s *segment) seal(t tail) {
 	places := [2][]place{t.old, t.new}
 	s.recent.Store(&places)
 	t.old, t.new = nil, nil
-	if err := s.finishIndexes(&t); err == nil {
+	s.short = s.finishIndexes(&t) != nil
+	if !s.short {
 		t.filed, t.heap = t.entries(), nil
 	}
 	s.final = t

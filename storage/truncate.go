@@ -17,7 +17,7 @@ func (l *Log) Truncate(to wire.Offset) error {
 	if to < l.start || to > l.tail.end {
 		return wire.Errorf(wire.CodeOutOfRange, "truncate to %d outside %d to %d", to, l.start, l.tail.end)
 	}
-	if err := l.cut(to); err != nil {
+	if err := l.cut(to, false); err != nil {
 		return fmt.Errorf("truncate to offset %d: %w", to, err)
 	}
 	if err := l.restoreProducers(l.firstBase()); err != nil {
@@ -34,9 +34,10 @@ func (l *Log) firstBase() wire.Offset {
 	return l.active.base
 }
 
-// cut is Truncate but for the producers. Later segments go first, the last one
+// cut is Truncate but for the producers. With ours, an epoch that begins at the
+// cut stays: it is not another leader's history that goes. Later segments go first, the last one
 // before all others, so that what stands is a log at every moment.
-func (l *Log) cut(to wire.Offset) error {
+func (l *Log) cut(to wire.Offset, ours bool) error {
 	l.flush.cuts.Add(1)
 	l.flush.flushed.Store(min(l.flush.flushed.Load(), int64(to)))
 	l.dirty = true
@@ -54,7 +55,11 @@ func (l *Log) cut(to wire.Offset) error {
 		}
 	}
 	l.home.damage.drop(l.tail.end)
-	l.epochs.truncate(l.tail.end)
+	if ours {
+		l.epochs.truncate(l.tail.end + 1)
+	} else {
+		l.epochs.truncate(l.tail.end)
+	}
 	if err := l.dropSnapshots(l.tail.end); err != nil {
 		return err
 	}
@@ -189,7 +194,6 @@ func (l *Log) Trim(before wire.Offset) error {
 		return nil
 	}
 	l.start, l.dirty = before, true
-	l.epochs.trim(before)
 	if !l.doom() {
 		l.publish()
 	}
