@@ -50,37 +50,43 @@ func (s *conns) ready(addr string) *wire.Conn {
 // means that nothing was sent.
 func (s *conns) get(ctx context.Context, addr string) (*wire.Conn, error) {
 	for {
-		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
-			return nil, fmt.Errorf("%w: %w", wire.ErrNotSent, ErrClosed)
-		}
-		k := s.slots[addr]
-		if k == nil {
-			k = &slot{}
-			s.slots[addr] = k
-		}
+		k, dialing, conn, err := s.look(addr)
 		switch {
-		case k.conn != nil && k.conn.Err() == nil:
-			s.mu.Unlock()
-			return k.conn, nil
-		case k.dialing != nil:
-			dialing := k.dialing
-			s.mu.Unlock()
-			select {
-			case <-dialing:
-				continue
-			case <-ctx.Done():
-				return nil, fmt.Errorf("%w: waiting for a connection to %s: %w", wire.ErrNotSent, addr, ctx.Err())
-			}
-		case k.err != nil && s.c.now() < k.until:
-			s.mu.Unlock()
-			return nil, k.err
+		case conn != nil || err != nil:
+			return conn, err
+		case dialing == nil:
+			return s.dial(ctx, addr, k)
 		}
-		k.dialing = make(chan struct{})
-		s.mu.Unlock()
-		return s.dial(ctx, addr, k)
+		select {
+		case <-dialing:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: waiting for a connection to %s: %w", wire.ErrNotSent, addr, ctx.Err())
+		}
 	}
+}
+
+// look returns the living connection to addr, or why there is none, or what
+// to wait for; if none of them, the caller is to dial on behalf of the slot.
+func (s *conns) look(addr string) (k *slot, dialing <-chan struct{}, conn *wire.Conn, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, nil, fmt.Errorf("%w: %w", wire.ErrNotSent, ErrClosed)
+	}
+	if k = s.slots[addr]; k == nil {
+		k = &slot{}
+		s.slots[addr] = k
+	}
+	switch {
+	case k.conn != nil && k.conn.Err() == nil:
+		return k, nil, k.conn, nil
+	case k.dialing != nil:
+		return k, k.dialing, nil, nil
+	case k.err != nil && s.c.now() < k.until:
+		return k, nil, nil, k.err
+	}
+	k.dialing = make(chan struct{})
+	return k, nil, nil, nil
 }
 
 // dial connects to addr on behalf of all who wait for the slot.
