@@ -125,6 +125,34 @@ func readOn(t *testing.T, v *View, at wire.Offset, reader int) wire.Offset {
 	return r.Next
 }
 
+// TestResident asks about a range whose pages were dropped.
+func TestResident(t *testing.T) {
+	l, err := createLog(OS(), t.TempDir(), "orders", orders3, Options{}, nil, at(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	mustAppend(t, l, 1, maker{value: 1 << 20, codec: wire.None}.batch(t))
+	l.Flush()
+	r, err := l.View().Find(0, 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Done()
+	if !r.Resident() {
+		t.Fatal("just written, not in memory")
+	}
+	if err := l.file.DropCache(0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if r.Resident() {
+		t.Skip("this file system keeps pages that it was told to drop")
+	}
+	if err := r.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestMappedFileFaults cuts a mapped index file off behind the reader's back: the
 // look-up meets a fault, the index is made anew from the log, the answer stands.
 func TestMappedFileFaults(t *testing.T) {

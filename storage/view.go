@@ -54,12 +54,15 @@ func (v *View) GreatestTime() int64 { return v.maxTime }
 func (v *View) LastAppendTime() int64 { return v.lastAppend }
 
 // EpochEnd returns the greatest epoch ≤ e in the log and the offset where it
-// ends; wire.NoEpoch and the log's start if e is older than all.
+// ends. An e older than all known ended at the latest where the oldest known
+// begins: wire.NoEpoch and that offset; the log's start if none is known.
 func (v *View) EpochEnd(e wire.Epoch) (wire.Epoch, wire.Offset) {
 	i := sort.Search(len(v.epochs), func(i int) bool { return v.epochs[i].epoch > e })
 	switch {
-	case i == 0:
+	case len(v.epochs) == 0:
 		return wire.NoEpoch, v.start
+	case i == 0:
+		return wire.NoEpoch, v.epochs[0].start
 	case i == len(v.epochs):
 		return v.epochs[i-1].epoch, v.End()
 	}
@@ -294,6 +297,13 @@ func (x *entries) after(base wire.Offset, pos int64, end wire.Offset) wire.Offse
 		return end
 	}
 	return base + wire.Offset(x.place(n).rel)
+}
+
+// Resident reports whether the range seems to be in memory: its first and last
+// page are. One that is not should be checked before it is sent.
+func (r *Range) Resident() bool {
+	f, ok := r.R.(interface{ resident(off, n int64) bool })
+	return !ok || f.resident(r.Off, r.Len)
 }
 
 // Check reads and verifies every batch of r before its Done. A bad one is

@@ -362,3 +362,21 @@ func judgeDamage(t *testing.T, l *Log, bs []wire.Batch, hit wire.Offset) {
 		t.Fatalf("behind the damage: %d bytes, want %d", len(got), len(want))
 	}
 }
+
+func TestEpochEnd(t *testing.T) {
+	f := func(list []epochStart, start wire.Offset, e, want wire.Epoch, wantEnd wire.Offset) {
+		t.Helper()
+		v := &View{epochs: list, start: start, tail: tail{end: 100}}
+		if got, end := v.EpochEnd(e); got != want || end != wantEnd {
+			t.Fatalf("EpochEnd(%d) in %v = %d, %d; want %d, %d", e, list, got, end, want, wantEnd)
+		}
+	}
+	list := []epochStart{{2, 10}, {5, 40}, {6, 40}}
+	f(nil, 7, 3, wire.NoEpoch, 7)
+	f(list, 15, 1, wire.NoEpoch, 10) // ended where the oldest known begins, at the latest
+	f(list, 0, 2, 2, 40)
+	f(list, 0, 4, 2, 40)
+	f(list, 0, 5, 5, 40) // wrote nothing
+	f(list, 0, 6, 6, 100)
+	f(list, 0, 9, 6, 100)
+}
