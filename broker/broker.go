@@ -252,8 +252,7 @@ func (b *Broker) abandon() {
 // order. It returns whether there was any.
 func (b *Broker) Turn() (worked bool) {
 	for _, s := range b.Steps(nil) {
-		b.Step(s)
-		worked = worked || s.Kind != StepCoord
+		worked = b.Step(s) || worked
 	}
 	return worked
 }

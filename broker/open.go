@@ -117,16 +117,19 @@ func (b *Broker) spaces() []coord.DirSpace {
 	return all
 }
 
-// bumpEpochs gives the partitions of each directory whose last stop may have
-// lost unsynced bytes a new leader epoch, before any of them is led: a reader
-// that saw what is gone is then told so.
+// bumpEpochs gives the partitions of each directory whose last stop was not a
+// clean one a new leader epoch, before any of them is led: a reader that saw
+// what is gone is then told so. After the mere death of the process nothing
+// should be gone; but one that died between a failed fsync and the note of it
+// left pages that the cache shows and the disk has not, and nobody can tell
+// that death from others.
 func (b *Broker) bumpEpochs(now mem.Now) error {
 	for _, d := range b.dirs {
-		if s := d.Start(); s.Clean || s.SameBoot || b.coord.Image().Hosted(d.ID()) == 0 {
+		if d.Start().Clean || b.coord.Image().Hosted(d.ID()) == 0 {
 			continue
 		}
 		if err := b.submitNow(coord.BumpEpochs{Dir: d.ID()}, now); err != nil {
-			return fmt.Errorf("new leader epochs after a crash of the machine: %w", err)
+			return fmt.Errorf("new leader epochs after an unclean stop: %w", err)
 		}
 	}
 	return nil

@@ -42,13 +42,15 @@ func (b *Broker) Steps(dst []Step) []Step {
 	return dst
 }
 
-// Step lets s happen, which Steps returned at the same time.
-func (b *Broker) Step(s Step) {
+// Step lets s happen, which Steps returned at the same time. It returns whether
+// there was anything to do.
+func (b *Broker) Step(s Step) (worked bool) {
 	now := b.time()
 	switch s.Kind {
 	case StepCoord:
-		_, err := b.coord.Turn(now)
+		worked, err := b.coord.Turn(now)
 		b.report(err)
+		return worked
 	case StepSet:
 		b.set.Step(s.Set, now)
 	case StepHosts:
@@ -58,4 +60,5 @@ func (b *Broker) Step(s Step) {
 	case StepWork:
 		(<-b.work)()
 	}
+	return true
 }

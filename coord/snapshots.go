@@ -181,6 +181,9 @@ func (m *metalog) trim(now mem.Now) error {
 		}
 	}
 	point, err := m.log.Checkpoint(now).Run()
+	for isFull(err) && !errors.Is(err, storage.ErrSync) && m.dir.Relieve() {
+		point, err = m.log.Checkpoint(now).Run() // a start must do on a full disk
+	}
 	if err != nil {
 		return err
 	}
@@ -190,4 +193,8 @@ func (m *metalog) trim(now mem.Now) error {
 	m.log.Checkpointed(point)
 	_, err = m.log.Reclaim()
 	return err
+}
+
+func isFull(err error) bool {
+	return errors.Is(err, wire.CodeDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }

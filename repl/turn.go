@@ -81,12 +81,16 @@ func (p *Partition) advance(now mem.Now) {
 	if p.down != nil {
 		return
 	}
-	f := &p.leader.flush
+	f, start := &p.leader.flush, p.offsets.start
 	p.offsets = p.offsets.after(p.log.View().Start(), f.flushed, f.end, f.counted())
 	p.publish()
 	p.leader.enter()
 	p.leader.acks.settle(f, p.offsets.committed, now)
 	p.leader.acks.expire(now)
+	if p.offsets.start > start {
+		p.waiters.wakeAll() // what some have waited to read more of may be gone
+		return
+	}
 	p.waiters.wake(p.offsets.committed, f.volume())
 }
 

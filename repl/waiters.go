@@ -136,7 +136,8 @@ func (q *waiters) wake(committed wire.Offset, volume int64) {
 	q.swept = len(q.list)
 }
 
-// wakeAll wakes everyone: the partition goes away, as the View will say.
+// wakeAll wakes everyone: the partition goes away or lost its beginning, as the
+// View says.
 func (q *waiters) wakeAll() {
 	list := q.list
 	q.list, q.swept = nil, 0
