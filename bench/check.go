@@ -54,7 +54,7 @@ type send struct {
 	seen    wire.Offset // first read at, -1: not yet
 	epoch   wire.Epoch  // of the acknowledgement
 	at      wire.Epoch  // of the read
-	before  int32       // lossy crashes of the partition before the acknowledgement
+	before  int32       // lossy crashes of the partition that were known when it was decided
 	outcome Outcome
 	idem    bool
 	decided bool
@@ -352,10 +352,24 @@ func (s *send) trimmed() bool {
 	return at < s.part.start
 }
 
-// mayBeLost reports whether a crash since the acknowledgement may have taken
-// the record.
+// era returns how many lossy crashes the record was appended after. Its epoch
+// tells; the acknowledgement may have been on its way during a crash, so when
+// it came says less.
+func (s *send) era() int {
+	if s.epoch == wire.NoEpoch {
+		return int(s.before)
+	}
+	n := 0
+	for n < len(s.part.lossy) && s.part.lossy[n].Epoch <= s.epoch {
+		n++
+	}
+	return n
+}
+
+// mayBeLost reports whether a crash since it was appended may have taken the
+// record.
 func (s *send) mayBeLost() bool {
-	for _, l := range s.part.lossy[s.before:] {
+	for _, l := range s.part.lossy[s.era():] {
 		if s.offset < 0 || s.offset >= l.Keep {
 			return true
 		}
@@ -368,14 +382,14 @@ func (s *send) mayBeLost() bool {
 func (c *Checker) finishLosses(order []uint32) {
 	type era struct {
 		part  *observed
-		crash int32
+		crash int
 	}
 	lost := map[era]wire.Offset{} // the least offset each crash may have taken
 	each := func(f func(id uint32, n int, s *send)) {
 		for _, id := range order {
 			for n := range c.producers[id].sends {
 				s := &c.producers[id].sends[n]
-				if s.decided && s.outcome == OK && s.offset >= 0 && int(s.before) < len(s.part.lossy) && s.part.drained && s.offset >= s.part.start {
+				if s.decided && s.outcome == OK && s.offset >= 0 && s.era() < len(s.part.lossy) && s.part.drained && s.offset >= s.part.start {
 					f(id, n, s)
 				}
 			}
@@ -383,15 +397,15 @@ func (c *Checker) finishLosses(order []uint32) {
 	}
 	// A record acknowledged before several crashes may have been taken by any of
 	// them; only those between the last two tell which one it was.
-	single := func(s *send) bool { return int(s.before) == len(s.part.lossy)-1 }
+	single := func(s *send) bool { return s.era() == len(s.part.lossy)-1 }
 	each(func(_ uint32, _ int, s *send) {
-		key := era{s.part, s.before}
+		key := era{s.part, s.era()}
 		if least, ok := lost[key]; !s.drained && single(s) && (!ok || s.offset < least) {
 			lost[key] = s.offset
 		}
 	})
 	each(func(id uint32, n int, s *send) {
-		least, ok := lost[era{s.part, s.before}]
+		least, ok := lost[era{s.part, s.era()}]
 		if ok && s.drained && single(s) && s.seen == s.offset && s.offset > least {
 			c.anomaly("A5", s.part.id, "producer %d: record %d at offset %d survived a crash that took offset %d before it", id, n, s.offset, least)
 		}

@@ -78,7 +78,7 @@ func (l *link) call(req, resp wire.Message, done func(error)) {
 		case lostThere || l.life != w.node:
 			l.hangUp()
 		default:
-			l.deliver(x, req.API(), body, resp, lostBack)
+			l.deliver(x, req, body, resp, lostBack)
 			w.afterWork(l.life)
 		}
 	})
@@ -92,9 +92,9 @@ func (l *link) call(req, resp wire.Message, done func(error)) {
 
 // deliver hands the request to the broker, which answers when it likes, if it
 // lives so long.
-func (l *link) deliver(x *exchange, a wire.API, body []byte, resp wire.Message, lostBack bool) {
+func (l *link) deliver(x *exchange, req wire.Message, body []byte, resp wire.Message, lostBack bool) {
 	w := l.w
-	l.life.b.ServeCall(wire.NewCall(a, 0, body, func(frame []byte, files []wire.FileRange) {
+	l.life.b.ServeCall(wire.NewCall(req.API(), 0, body, func(frame []byte, files []wire.FileRange) {
 		whole := append([]byte(nil), frame...)
 		for i := range files {
 			part := make([]byte, files[i].Len)
@@ -106,6 +106,12 @@ func (l *link) deliver(x *exchange, a wire.API, body []byte, resp wire.Message, 
 		}
 		if l.cut || l.life != w.node || w.stoppedDisk() {
 			return // it died before it could say so
+		}
+		if p, ok := req.(*wire.ProduceRequest); ok {
+			var told wire.ProduceResponse
+			if wire.DecodeBody(wire.NewReader(nil), &told, 0, frame[responseHeader:]) == nil && len(told.Results) == 1 {
+				w.told(p.Batches[0], &told.Results[0])
+			}
 		}
 		l.returns = max(l.returns, w.now.Mono+w.delay())
 		w.after(l.returns-w.now.Mono, func() {
@@ -120,6 +126,10 @@ func (l *link) deliver(x *exchange, a wire.API, body []byte, resp wire.Message, 
 	}))
 }
 
+// responseHeader is the length of what stands before a response's body:
+// size u32 | correlation u32 | code u16 | flags u16 | throttleMillis u32.
+const responseHeader = 16
+
 // take reads an answer. It may have been on its way when the node died.
 func (l *link) take(x *exchange, frame []byte, resp wire.Message) {
 	for i, y := range l.calls {
@@ -128,17 +138,16 @@ func (l *link) take(x *exchange, frame []byte, resp wire.Message) {
 			break
 		}
 	}
-	const header = 16 // size u32 | correlation u32 | code u16 | flags u16 | throttleMillis u32
-	r := wire.NewReader(frame[8:header])
+	r := wire.NewReader(frame[8:responseHeader])
 	code := wire.Code(r.U16())
 	r.U16()
 	throttle := time.Duration(r.U32()) * time.Millisecond
 	if code != wire.CodeOK {
-		message := wire.NewReader(frame[header:]).String()
+		message := wire.NewReader(frame[responseHeader:]).String()
 		x.end(&wire.Error{Code: code, Message: message, RetryAfter: throttle})
 		return
 	}
-	if err := wire.DecodeBody(wire.NewReader(nil), resp, 0, frame[header:]); err != nil {
+	if err := wire.DecodeBody(wire.NewReader(nil), resp, 0, frame[responseHeader:]); err != nil {
 		l.w.violate("an answer that is none: %v", err)
 		return
 	}

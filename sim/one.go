@@ -49,7 +49,8 @@ type topicPlan struct {
 	flush      string
 	settings   []wire.Setting
 	codec      wire.Codec
-	retention  bool
+	bytes      int64         // interval mode: what may be acknowledged and not flushed
+	every      time.Duration // and for how long
 }
 
 func (w *one) draw() {
@@ -69,11 +70,11 @@ func (w *one) draw() {
 		t.settings = []wire.Setting{{Key: "flush", Value: flush}, {Key: "segment.bytes", Value: fmt.Sprint(segment)},
 			{Key: "max.batch.bytes", Value: "4096"}, {Key: "index.interval", Value: fmt.Sprint(128 << r.IntN(4))}}
 		if flush != "sync" {
-			t.settings = append(t.settings, wire.Setting{Key: "flush.interval", Value: fmt.Sprintf("%dms", 20<<r.IntN(5))},
-				wire.Setting{Key: "flush.bytes", Value: fmt.Sprint(4096 << r.IntN(4))})
+			t.every, t.bytes = time.Duration(20<<r.IntN(5))*time.Millisecond, 4096<<r.IntN(4)
+			t.settings = append(t.settings, wire.Setting{Key: "flush.interval", Value: t.every.String()},
+				wire.Setting{Key: "flush.bytes", Value: fmt.Sprint(t.bytes)})
 		}
 		if w.odds("plan retention", 4) {
-			t.retention = true
 			t.settings = append(t.settings, wire.Setting{Key: "retention.bytes", Value: fmt.Sprint(segment * 3)})
 		}
 		if r.IntN(3) == 0 {
@@ -94,6 +95,7 @@ type one struct {
 	healed  bool          // no fault any more
 	stalled time.Duration // until then no flush ends
 	planted bool          // the stray folder is there
+	failed  bool          // an fsync failed in this life, whether the broker knows it yet or not
 
 	topics  []*topic
 	clients []*producer
@@ -184,6 +186,9 @@ func (w *one) start() {
 	if w.plan.cutsInside && !w.healed && w.odds("inside", 3) {
 		w.fs.StopAfter(w.stream("inside").IntN(120))
 	}
+	w.fs.AfterOp(func(op storage.Op) {
+		w.failed = w.failed || op.Kind == storage.OpSync && errors.Is(op.Err, syscall.EIO)
+	})
 	c := broker.DefaultConfig()
 	c.DataDirs = []string{dataDir}
 	c.Reserve = 64 << 10
@@ -229,6 +234,37 @@ func (w *one) tellLosses() {
 		}
 		w.checker.Apply(&bench.Lossy{Partition: p.ID(), Keep: keep, Epoch: v.Epoch})
 		delete(w.losses, p.ID()) // of a partition that is offline it is told at a later start
+	}
+}
+
+// told looks at an acknowledgement as the broker gives it: in interval mode all
+// that is acknowledged and not flushed must be within the bound, whatever the
+// disk does.
+func (w *one) told(b wire.Batch, r *wire.ProduceResult) {
+	i := slices.IndexFunc(w.topics, func(t *topic) bool { return t.id == b.Topic() })
+	if i < 0 || w.topics[i].flush != "interval" || r.Code != wire.CodeOK || r.Base < 0 {
+		return
+	}
+	t, id := w.topics[i], wire.PartitionID{Topic: b.Topic(), Partition: b.Partition()}
+	p, err := w.node.b.Set().Leader(id)
+	if err != nil {
+		return
+	}
+	flushed, end := p.View().Flushed, r.Base+wire.Offset(b.Count())
+	list := slices.DeleteFunc(w.acked[id], func(a promise) bool { return a.end <= flushed })
+	if end > flushed && !slices.ContainsFunc(list, func(a promise) bool { return a.end == end }) {
+		list = append(list, promise{end, int64(len(b)), w.now.Mono})
+	}
+	w.acked[id] = list
+	var bytes int64
+	for _, a := range list {
+		bytes += a.bytes
+	}
+	if bytes > t.bytes {
+		w.violate("%v: %d bytes are acknowledged and not flushed, the bound is %d", id, bytes, t.bytes)
+	}
+	if len(list) > 0 && w.now.Mono-list[0].at > t.every {
+		w.violate("%v: records are acknowledged and not flushed since %v, the bound is %v", id, w.now.Mono-list[0].at, t.every)
 	}
 }
 

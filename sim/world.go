@@ -27,7 +27,6 @@ type world struct {
 	ring   [200]note
 	notes  int
 	broken string // the first violation
-	failed bool   // the broker has said that its data directory failed
 
 	chance map[string]*rand.Rand // one stream a purpose, so that a draw more for one does not shift the others
 }
@@ -187,7 +186,6 @@ func (l listener) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	l.w.note("log " + text)
-	l.w.failed = l.w.failed || r.Message == "data directory failed"
 	if strings.Contains(text, "BUG") || strings.Contains(text, "panic") {
 		stack := ""
 		r.Attrs(func(a slog.Attr) bool {
