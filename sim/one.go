@@ -252,9 +252,11 @@ func (w *one) told(b wire.Batch, r *wire.ProduceResult) {
 	}
 	flushed, end := p.View().Flushed, r.Base+wire.Offset(b.Count())
 	list := slices.DeleteFunc(w.acked[id], func(a promise) bool { return a.end <= flushed })
-	if end > flushed && !slices.ContainsFunc(list, func(a promise) bool { return a.end == end }) {
-		list = append(list, promise{end, int64(len(b)), w.now.Mono})
+	w.acked[id] = list
+	if end <= flushed || slices.ContainsFunc(list, func(a promise) bool { return a.end == end }) {
+		return // nothing more is at stake
 	}
+	list = append(list, promise{end, int64(len(b)), w.now.Mono})
 	w.acked[id] = list
 	var bytes int64
 	for _, a := range list {
@@ -263,7 +265,7 @@ func (w *one) told(b wire.Batch, r *wire.ProduceResult) {
 	if bytes > t.bytes {
 		w.violate("%v: %d bytes are acknowledged and not flushed, the bound is %d", id, bytes, t.bytes)
 	}
-	if len(list) > 0 && w.now.Mono-list[0].at > t.every {
+	if w.now.Mono-list[0].at > t.every {
 		w.violate("%v: records are acknowledged and not flushed since %v, the bound is %v", id, w.now.Mono-list[0].at, t.every)
 	}
 }
