@@ -287,3 +287,35 @@ func FuzzProducers(f *testing.F) {
 		}
 	})
 }
+
+// TestSnapshotBeforeDeletion: a restart forgets that a roll asked for a snapshot.
+// One is taken all the same before the batches that it replaces may go.
+func TestSnapshotBeforeDeletion(t *testing.T) {
+	fs := NewMemFS(1)
+	l := newTestLog(t, fs, Options{})
+	b := maker{producer: 7, mark: 1}.batch(t)
+	if _, _, err := l.producers.Stage(b, 0, at(1)); err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, l, 1, b)
+	l.producers.Commit()
+	if rolled, err := l.RollIdle(at(1 << 50)); !rolled || err != nil {
+		t.Fatal(rolled, err)
+	}
+	l = reopen(t, fs.Clone(), Options{}, nil)
+	fs = l.home.fs.(*MemFS)
+	mustAppend(t, l, 2, maker{}.batch(t))
+	l.Flush()
+	if err := l.Trim(1); err != nil {
+		t.Fatal(err)
+	}
+	p := mustPoint(t, l)
+	if n, err := l.Reclaim(); n != 1 || err != nil {
+		t.Fatalf("reclaimed %d: %v", n, err)
+	}
+	l = reopen(t, fs.Crash(CrashNone), Options{}, &p)
+	again := maker{producer: 7, mark: 1}.batch(t)
+	if dup, isDup, err := l.producers.Stage(again, 2, at(3)); !isDup || dup.First != 0 || err != nil {
+		t.Fatalf("the batch was let in twice: %+v, %v, %v", dup, isDup, err)
+	}
+}
