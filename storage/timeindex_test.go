@@ -195,5 +195,11 @@ func TestFindTimeLies(t *testing.T) {
 		}
 		return b
 	})
+	f("every entry least", func(_ string, b []byte) []byte {
+		for i := 0; i+timeEntry+trailerSize <= len(b); i += timeEntry {
+			copy(b[i:], "\x00\x00\x00\x00\x00\x00\x00\x80")
+		}
+		return b
+	})
 	f("one entry more", func(_ string, b []byte) []byte { return append(b[:timeEntry:timeEntry], b...) })
 }
