@@ -484,6 +484,7 @@ func (w *one) scheduleFaults() {
 // stop ends the process in good order, perhaps followed by a power cut, which
 // then takes nothing.
 func (w *one) stop(n *node) {
+	n.b.Steps(nil) // tells it the time
 	err := n.b.Close()
 	for _, p := range n.b.Set().Partitions() {
 		w.flushed[p.ID()] = p.View().Flushed
