@@ -3,7 +3,6 @@ package storage
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"math"
 	"slices"
@@ -21,66 +20,6 @@ type openState struct {
 	SameBoot   bool      // the machine has run since
 	Quarantine string    // folder for cut bytes
 	Files      *openFiles
-}
-
-// A RecoveryReport says what opening a log found and did.
-type RecoveryReport struct {
-	ID    wire.PartitionID
-	Topic string
-	Clean bool // opened without a scan
-
-	Start, End wire.Offset
-	Point      wire.Offset // the recovery point: below it nothing was scanned
-	Committed  wire.Offset // what recovery-points says, at most End
-
-	Scanned    int64       // bytes above the recovery point found good
-	Cut        int64       // bytes cut off above it
-	CutAt      wire.Offset // the offset due where they stood
-	CutBatches int         // good batches among them
-	Zeros      int64       // zero bytes cut off behind the last batch
-	Reason     string      // why bytes were cut
-	Kept       []string    // files in quarantine that hold them; none: dropped, for want of room
-
-	Lost    wire.Offset    // the recovery point vouched for offsets up to here, the files end before; 0: no
-	Damaged []CorruptRange // not cut, not served
-	Rebuilt []string       // files made again from the log
-}
-
-// Touched reports whether there is anything an operator should read.
-func (r RecoveryReport) Touched() bool {
-	return !r.Clean || len(r.Damaged) > 0 || len(r.Rebuilt) > 0 || r.Lost > 0
-}
-
-// String returns the report as one line.
-func (r RecoveryReport) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s-%04d (%v): offsets %d to %d", r.Topic, r.ID.Partition, r.ID, r.Start, r.End)
-	if r.Clean {
-		b.WriteString(", clean")
-	} else {
-		fmt.Fprintf(&b, ", recovery point %d, %d bytes scanned and kept", r.Point, r.Scanned)
-	}
-	if r.Zeros > 0 {
-		fmt.Fprintf(&b, "; %d zero bytes behind the end removed", r.Zeros)
-	}
-	if r.Cut > 0 {
-		fmt.Fprintf(&b, "; cut %d bytes at offset %d (%s; %d good batches among them), ", r.Cut, r.CutAt, r.Reason, r.CutBatches)
-		if len(r.Kept) == 0 {
-			b.WriteString("dropped for want of room")
-		} else {
-			fmt.Fprintf(&b, "kept in %s", strings.Join(r.Kept, ", "))
-		}
-	}
-	if r.Lost > 0 {
-		fmt.Fprintf(&b, "; LOST: offsets below %d were durable and are not there", r.Lost)
-	}
-	for _, d := range r.Damaged {
-		fmt.Fprintf(&b, "; DAMAGED: offsets %d to %d", d.From, d.To)
-	}
-	if len(r.Rebuilt) > 0 {
-		fmt.Fprintf(&b, "; rebuilt %s", strings.Join(r.Rebuilt, ", "))
-	}
-	return b.String()
 }
 
 // A recovery opens one log: steps 3 to 7 of doc.go.
@@ -389,105 +328,6 @@ func (r *recovery) pop() error {
 	r.home.files.unpin(s)
 	r.active = nil
 	return nil
-}
-
-// vouched makes the tail as the recovery point describes its segment.
-func (r *recovery) vouched(size int64) error {
-	p := r.point
-	if size < p.Position {
-		return r.lost(size)
-	}
-	t := &r.tail
-	t.size, t.end, t.maxTime, t.maxAppend = p.Position, p.Offset, p.GreatestTime, p.AppendTime
-	r.due = p.Offset
-	if p.Position > 0 {
-		if err := r.vouchedEntries(); err != nil {
-			return err
-		}
-	}
-	if c := r.in.Clean; c == nil || size != p.Position || t.lastPos != c.Position || t.lastCRC != c.HeaderCRC {
-		r.report.Clean = false
-	}
-	return nil
-}
-
-// lost keeps of the recovery point's segment what there is. Offsets that were
-// durable and are gone are damage: they are not given out again.
-func (r *recovery) lost(size int64) error {
-	r.report.Lost, r.report.Clean = r.point.Offset, false
-	if err := r.readopt(r.active, size, r.point.Offset); err != nil {
-		return err
-	}
-	r.keep(r.active)
-	r.home.files.unpin(r.active)
-	r.active, r.due = nil, r.point.Offset
-	return nil
-}
-
-// vouchedEntries reads the segment's index below the point, or makes it again
-// from the headers.
-func (r *recovery) vouchedEntries() error {
-	s, p := r.active, r.point
-	if r.loadEntries(int(p.IndexCount)) {
-		return r.readEnds()
-	}
-	r.report.Rebuilt = append(r.report.Rebuilt, s.name(offsetSuffix)[len(r.home.path)+1:])
-	t := newTail(s.base)
-	err := s.walk(r.file, 0, s.base, p.Position, p.Offset, func(b wire.Batch, pos int64) {
-		t.size = pos
-		t.add(s.base, b, r.home.every)
-	})
-	t.size, t.end = p.Position, p.Offset
-	t.old, t.new = nil, nil // they may not reach the end
-	r.tail = t
-	return err
-}
-
-// loadEntries reads the n entries the recovery point vouches for.
-func (r *recovery) loadEntries(n int) bool {
-	p := r.point
-	if n == 0 || p.TimeCount != p.IndexCount || int64(n) > p.Position/wire.HeaderSize {
-		return false
-	}
-	var raw [2]*mem.Buf
-	for i, x := range indexFiles {
-		f, err := r.home.fs.Open(r.active.name(x.suffix), Read)
-		if err != nil {
-			return false
-		}
-		raw[i] = buffers.Get(n * x.width)
-		defer raw[i].Release()
-		got, _ := f.ReadAt(raw[i].B, 0)
-		f.Close()
-		if got < len(raw[i].B) || crc32.Checksum(raw[i].B, castagnoli) != [...]uint32{p.IndexCRC, p.TimeCRC}[i] {
-			return false
-		}
-	}
-	x := entries{filed: n, offs: raw[0].B, times: raw[1].B}
-	r.tail.heap = make([]entry, n)
-	for i := range r.tail.heap {
-		r.tail.heap[i] = x.at(i)
-	}
-	r.tail.sumOff, r.tail.sumTime = p.IndexCRC, p.TimeCRC
-	r.tail.last = int64(r.tail.heap[n-1].pos)
-	return true
-}
-
-// readEnds reads the headers of the first and the last batch below the point.
-func (r *recovery) readEnds() error {
-	s, t := r.active, &r.tail
-	w := newWalker(r.file, r.home.id, 0, s.base, t.size, wire.HeaderSize)
-	defer w.close()
-	switch b, err := w.header(); {
-	case err == nil:
-		t.first = b.AppendTime()
-	case !errors.Is(err, wire.ErrCorrupt):
-		return err
-	}
-	e := t.heap[len(t.heap)-1]
-	return s.walk(r.file, int64(e.pos), s.base+wire.Offset(e.rel), t.size, t.end, func(b wire.Batch, pos int64) {
-		t.lastPos, t.lastCRC = pos, b.HeaderCRC()
-	})
 }
 
 // scanActive takes in the good batches of the active file from the tail's end
