@@ -63,8 +63,10 @@ func (b *Broker) offset(q wire.OffsetQuery) wire.OffsetResult {
 	case wire.AtAppendTime:
 		r.Offset, r.Time, err = v.Log.FindTime(storage.AppendTime, q.Time, v.Committed)
 	}
-	if err != nil {
+	if err != nil || r.Offset < 0 {
 		r.Offset, r.Time = -1, -1
+	}
+	if err != nil {
 		return fail(err)
 	}
 	return r

@@ -143,6 +143,7 @@ func (s *Set) Host(topic string, id wire.PartitionID, dir *storage.Dir, st Setti
 	}
 	if err != nil {
 		if errors.Is(err, storage.ErrSync) {
+			dir.Fail(err)
 			d.fail(err)
 		}
 		return fmt.Errorf("host %s %d: %w", topic, id.Partition, err)
