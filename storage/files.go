@@ -45,11 +45,11 @@ func newOpenFiles(max int) *openFiles {
 }
 
 // take returns the log file of s, opened for reading if need be, and holds s
-// until give.
+// until give. A deleted segment can be taken as long as somebody holds it.
 func (o *openFiles) take(s *segment) (File, error) {
 	o.mu.Lock()
 	c := &s.slot
-	if c.gone {
+	if c.gone && c.refs == 0 {
 		o.mu.Unlock()
 		return nil, errGone
 	}
@@ -62,10 +62,19 @@ func (o *openFiles) take(s *segment) (File, error) {
 	}
 	f, err := s.home.fs.Open(s.name(logSuffix), Read)
 	if err != nil {
+		if o.isGone(s) {
+			err = errGone // between the two locks
+		}
 		o.give(s)
 		return nil, err
 	}
 	return o.keepLog(s, f), nil
+}
+
+func (o *openFiles) isGone(s *segment) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return s.slot.gone
 }
 
 // keepLog gives s the file f, or closes f if s has got one meanwhile.
