@@ -172,6 +172,10 @@ func (b *Broker) sortFound() error {
 					return err
 				}
 				b.hosts.say("%s belongs to a deleted topic: removed", found.Path)
+			case mem.Mutant("stray directory deleted"):
+				if err := b.env.FS.RemoveAll(found.Path); err != nil {
+					return err
+				}
 			default:
 				if err := d.Orphan(found.Path); err != nil {
 					return err
