@@ -26,20 +26,27 @@ import (
 // and changes a setting of the whole machine while it runs, so it has to be
 // asked for: TERALOG_BOX=1, or the number of cuts.
 func TestPowerCuts(t *testing.T) {
-	cuts, _ := strconv.Atoi(os.Getenv("TERALOG_BOX"))
-	if cuts == 0 {
-		t.Skip("cuts the power of a loop-mounted image; set TERALOG_BOX=1, or to the number of cuts, as root")
-	}
+	cuts := asked(t)
 	if cuts == 1 {
 		cuts = 24
 	}
-	b := newBox(t)
+	b := newBox(t, 256<<20)
+	b.keepUnwritten(t)
 	b.start(t)
 	b.makeTopics(t)
 	for n := range cuts {
 		b.cut(t, n)
 	}
 	b.end(t)
+}
+
+// asked returns how much of a box test is wanted, and skips it if none is.
+func asked(t *testing.T) int {
+	n, _ := strconv.Atoi(os.Getenv("TERALOG_BOX"))
+	if n == 0 {
+		t.Skip("needs root and a loop-mounted image; set TERALOG_BOX=1, or to the number of power cuts")
+	}
+	return n
 }
 
 // A box is a machine that can lose its power.
@@ -96,7 +103,10 @@ var mounts = []string{
 	"data=writeback,nodelalloc,noauto_da_alloc,commit=300",
 }
 
-func newBox(t *testing.T) *box {
+func newBox(t *testing.T, size int64) *box { return newBoxOn(t, t.TempDir(), size) }
+
+// newBoxOn makes a box whose disk lies in a folder of its own.
+func newBoxOn(t *testing.T, disks string, size int64) *box {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mount an image")
 	}
@@ -112,12 +122,11 @@ func newBox(t *testing.T) *box {
 	t.Logf("seed %d", seed)
 	b := &box{dir: t.TempDir(), seed: seed, rnd: rand.New(rand.NewPCG(seed, 0xB0C5)), h: newHistory(uint32(seed) | 1),
 		ends: map[wire.PartitionID]wire.Offset{}, acked: map[wire.PartitionID][]stamped{}, lost: map[string]int{}, told: map[string]int{}, found: map[string]int{}}
-	b.keepUnwritten(t)
-	b.image = filepath.Join(b.dir, "disk-0")
+	b.image = filepath.Join(disks, "disk-0")
 	if err := os.WriteFile(b.image, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(b.image, 256<<20); err != nil {
+	if err := os.Truncate(b.image, size); err != nil {
 		t.Fatal(err)
 	}
 	command(t, "mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", b.image)
@@ -193,9 +202,27 @@ func (b *box) start(t *testing.T) {
 	if err := b.p.serving(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, lastLines(b.log(), 20))
 	}
+	b.dial(t)
+}
+
+func (b *box) dial(t *testing.T) {
+	t.Helper()
 	var err error
 	if b.c, err = dial(b.p.addr); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// serve starts the broker that users start, on the machine as it is.
+func (b *box) serve(t *testing.T, listen string) {
+	t.Helper()
+	b.boots++
+	var err error
+	if b.p, err = launch(b.log(), "serve", "--data-dir", b.data(), "--listen", listen, "--reserve", "1MiB"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.p.serving(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, lastLines(b.log(), 20))
 	}
 }
 
@@ -221,23 +248,27 @@ func (b *box) makeTopics(t *testing.T) {
 	}
 }
 
+// note keeps an acknowledgement; see load.
+func (b *box) note(p wire.PartitionID, a client.Ack, size int) {
+	b.acked[p] = append(b.acked[p], stamped{a.Offset, a.Time, int64(size)})
+}
+
+// stood notes where a reader stands; see load.
+func (b *box) stood(id wire.PartitionID, next wire.Offset, epoch wire.Epoch) {
+	b.h.mu.Lock()
+	defer b.h.mu.Unlock()
+	for _, topic := range b.topics {
+		if topic.id == id.Topic && epoch != wire.NoEpoch {
+			b.positions = append(b.positions, position{id, topic.flush, next, epoch, -1})
+		}
+	}
+}
+
 // cut works for a while, cuts the power, starts again and looks at what is left.
 func (b *box) cut(t *testing.T, n int) {
 	l := &load{h: b.h, seed: b.seed + uint64(n), c: b.c, topics: b.topics, passing: []string{"sync"}, prefix: fmt.Sprintf("%d-", n)}
-	l.acked = func(p wire.PartitionID, a client.Ack, size int) {
-		b.acked[p] = append(b.acked[p], stamped{a.Offset, a.Time, int64(size)})
-	}
-	modes := map[wire.TopicID]string{}
-	for _, topic := range b.topics {
-		modes[topic.id] = topic.flush
-	}
-	l.stopped = func(p wire.PartitionID, next wire.Offset, epoch wire.Epoch) {
-		b.h.mu.Lock()
-		defer b.h.mu.Unlock()
-		if epoch != wire.NoEpoch {
-			b.positions = append(b.positions, position{p, modes[p.Topic], next, epoch, -1})
-		}
-	}
+	l.acked = b.note
+	l.stopped = b.stood
 	if err := l.begin(); err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,7 @@ type load struct {
 	seed    uint64
 	c       *client.Client
 	topics  []loadTopic
-	passing []string // flush modes of the topics that come and go
+	passing []string // flush modes of the topics that come and go; none: there are no such
 	prefix  string   // of their names
 
 	ctx       context.Context // ends when nothing new is to be begun
@@ -153,7 +153,9 @@ func (l *load) begin() error {
 			return err
 		}
 	}
-	l.run(l.churn)
+	if len(l.passing) > 0 {
+		l.run(l.churn)
+	}
 	return nil
 }
 
@@ -223,8 +225,9 @@ func (w *writer) send(ctx context.Context, t loadTopic) error {
 	h.mu.Unlock()
 	r := client.Record{Topic: t.name, Partition: part.Partition, Pinned: true, Value: w.value, Time: time.UnixMilli(eventBegin + w.rnd.Int64N(eventSpan))}
 	err := w.p.ProduceAsync(ctx, r, func(a client.Ack, err error) { w.decided(id, part, size, a, err) })
-	if err != nil {
+	if err != nil { // it was not accepted
 		h.apply(&bench.Decided{ID: id, Outcome: bench.Fail, Offset: -1, Epoch: wire.NoEpoch})
+		h.count(func(c *loadCounts) { c.failed++ })
 	}
 	return err
 }
