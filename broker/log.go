@@ -25,12 +25,12 @@ verify reads everything and checks it; it ends with 1 if anything is damaged.
 `
 
 // Log is the command `teralog log`.
-func Log(_ context.Context, args []string, _ io.Reader, out, notes io.Writer) error {
-	if len(args) == 0 || args[0] == "-h" || args[0] == "--help" || args[0] == "help" {
-		fmt.Fprint(notes, logHelp)
-		if len(args) == 0 {
-			return &exitError{exitUsage, errors.New("dump or verify?")}
-		}
+func Log(_ context.Context, args []string, _ io.Reader, out, _ io.Writer) error {
+	if len(args) == 0 {
+		return &exitError{exitUsage, errors.New("dump or verify? see teralog log --help")}
+	}
+	if args[0] == "-h" || args[0] == "--help" || args[0] == "help" {
+		fmt.Fprint(out, logHelp)
 		return nil
 	}
 	if args[0] != "dump" && args[0] != "verify" {
@@ -43,7 +43,7 @@ func Log(_ context.Context, args []string, _ io.Reader, out, notes io.Writer) er
 	path := ""
 	for rest := args[1:]; ; {
 		if err := f.Parse(rest); errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(notes, logHelp)
+			fmt.Fprint(out, logHelp)
 			return nil
 		} else if err != nil {
 			return &exitError{exitUsage, err}
