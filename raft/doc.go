@@ -1,8 +1,49 @@
-// Package raft will hold consensus, as a pure machine: the control plane of
-// several nodes will stand on it.
+// Package raft is consensus: a log that a majority agrees on, for the control
+// plane of several nodes.
 //
-// There is nothing in it yet. One node needs no agreement: coord keeps the
-// metadata as the log of a Raft cluster of one, in the format and by the rules
-// of docs/ARCHITECTURE.md (terms, a durable vote, one entry a batch), so that
-// nothing on disk changes when there are three.
+// A Node is the algorithm alone, a machine that is turned: no clock, no disk, no
+// network, no goroutine. A Driver turns it: it persists, sends and applies, in
+// the order that the promises need. Only run.go has a loop and a ticker.
+//
+// # The caller's duties, in their order
+//
+// Driver does these; they are what Ready means:
+//
+//  1. Send Now. A leader's appends and heartbeats may leave before its own log
+//     is durable, since its vote is, and it counts itself among those who hold
+//     an entry only when Advance says that it is durable.
+//  2. Stage the chunks of a snapshot; install it, in the store and the machine.
+//  3. Make vote and entries durable, in one fsync.
+//  4. Send After: whatever promises something that 3 made durable.
+//  5. Apply what is committed, then answer those who wait for it.
+//  6. Advance.
+//
+// # What holds
+//
+// One leader a term, who has all that was committed before; equal entries at
+// equal index and term, and before it; one vote a term, whatever restarts; only
+// an entry of the leader's own term commits, those before it with it; a change
+// of the voters goes through a joint membership, one at a time, none before an
+// entry of the leader's own term is committed. Elections go through a pre-vote,
+// voters stick to a leader they hear, a leader that hears no majority for an
+// election timeout steps down. Reads ask a majority first; there are no leases.
+//
+// A member is a node id and an incarnation of its disk. A wiped node is a
+// stranger until it is added. A node that finds entries damaged that it may
+// have acknowledged does not vote, does not stand and does not count towards a
+// commit until a leader has replaced them: damaged is not missing.
+//
+// # What a caller may rely on, and what not
+//
+// A proposal ends committed and applied, or with an error: ErrIndefinite says
+// that it may still take effect, all others that it never will. The log does
+// not know requests: a machine that must apply each once keeps the request ids
+// in its state. Queues, windows, entries, appends and chunks are bounded by
+// Config and Options. The entries since the snapshot before the last one are in
+// memory; an installed snapshot and the machine's state are, too, as a whole,
+// but on its way between nodes a snapshot takes one chunk.
+//
+// A store that fails ends the driver; the node goes on after a restart, from
+// what the store holds then. Fsync and apply run in one turn: while an fsync
+// runs, what comes waits, and goes into the next one together.
 package raft

@@ -1,0 +1,50 @@
+package raft
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+)
+
+// envNumber reads a number by which a run is made longer.
+func envNumber(t testing.TB, name string, otherwise uint64) uint64 {
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// TestSim runs seeds. TERALOG_RAFT_SEEDS says how many and TERALOG_RAFT_SEED
+// the first one; with -v and one seed every event is shown.
+func TestSim(t *testing.T) {
+	count, first := envNumber(t, "TERALOG_RAFT_SEEDS", 60), envNumber(t, "TERALOG_RAFT_SEED", 1)
+	rare, events := map[string]int{}, 0
+	for seed := first; seed < first+count; seed++ {
+		var trace func(string)
+		if count == 1 && testing.Verbose() {
+			trace = func(s string) { fmt.Println(s) }
+		}
+		w := newWorld(seed, trace)
+		if failure := w.run(); failure != "" {
+			t.Errorf("seed %d: %s\nreplay: TERALOG_RAFT_SEEDS=1 TERALOG_RAFT_SEED=%d go test ./raft -run TestSim$ -v", seed, failure, seed)
+		}
+		events += w.events
+		for k, n := range w.rare {
+			rare[k] += n
+		}
+		if seed%100 == 0 {
+			again := newWorld(seed, nil)
+			again.run()
+			if again.hash != w.hash || again.events != w.events {
+				t.Errorf("seed %d: run twice it goes two ways: %d and %d events", seed, w.events, again.events)
+			}
+		}
+	}
+	t.Logf("%d seeds, %d events: %v", count, events, rare)
+}
