@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -246,7 +247,8 @@ func TestCrowd(t *testing.T) {
 		admin := dial(t, network, "broker:1")
 		defer admin.Close()
 		id := createOn(t, admin, "t", parts, wire.Setting{Key: "segment.bytes", Value: "64KiB"}, wire.Setting{Key: "max.batch.bytes", Value: "32KiB"})
-		other := createOn(t, admin, "other", 2)
+		var other atomic.Uint64
+		other.Store(uint64(createOn(t, admin, "other", 2)))
 
 		var mu sync.Mutex
 		acked := map[int32]map[wire.Offset]string{}
@@ -301,7 +303,7 @@ func TestCrowd(t *testing.T) {
 						req.Partitions = append(req.Partitions, position(id, p, at[p]))
 					}
 					if r.IntN(5) == 0 {
-						req.Partitions = append(req.Partitions, position(other, 0, 0))
+						req.Partitions = append(req.Partitions, position(wire.TopicID(other.Load()), 0, 0))
 					}
 					var resp wire.FetchResponse
 					buf, err := c.DoBuf(context.Background(), req, &resp)
@@ -337,15 +339,16 @@ func TestCrowd(t *testing.T) {
 		working.Go(func() {
 			for i := range 20 {
 				resp := new(wire.FetchResponse)
-				req := fetchOf(other, 1, 0)
+				old := wire.TopicID(other.Load())
+				req := fetchOf(old, 1, 0)
 				req.MaxWaitMillis = 1000
 				parked := goOn(admin, req, resp)
 				time.Sleep(3 * time.Millisecond)
-				do(t, admin, &wire.DeleteTopicRequest{ID: other}, new(wire.DeleteTopicResponse))
+				do(t, admin, &wire.DeleteTopicRequest{ID: old}, new(wire.DeleteTopicResponse))
 				if err := <-parked; err != nil || resp.Partitions[0].Code != wire.CodeTopicRecreated {
 					t.Errorf("round %d: the reader of a deleted topic hears %v, %+v", i, err, resp.Partitions)
 				}
-				other = createOn(t, admin, "other", 2)
+				other.Store(uint64(createOn(t, admin, "other", 2)))
 			}
 		})
 		working.Wait()

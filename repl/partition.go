@@ -111,8 +111,7 @@ type Write struct {
 type task struct {
 	writes []Write
 	bytes  int64 // of writes, taken from the budget
-	waiter *Waiter
-	ticket uint64
+	fetch  parked
 	rare   *chore
 }
 
@@ -198,10 +197,10 @@ const maxInline = 64 << 10
 // if the mailbox is full or says that the partition is gone; then w is not
 // parked. Wake may be called before Await returns.
 func (p *Partition) Await(w *Waiter) error {
-	ticket := w.park()
-	ok, mine := p.inbox.Push(task{waiter: w, ticket: ticket})
+	f := w.park()
+	ok, mine := p.inbox.Push(task{fetch: f})
 	if !ok {
-		w.claim(ticket, over)
+		w.claim(f.ticket, over)
 		return p.unable()
 	}
 	if mine {

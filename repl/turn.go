@@ -120,14 +120,14 @@ func (p *Partition) chores(now mem.Now) {
 func (p *Partition) park() {
 	for i := range p.tasks {
 		t := &p.tasks[i]
-		w := t.waiter
-		t.waiter = nil
+		f := t.fetch
+		t.fetch = parked{}
 		switch {
-		case w == nil:
+		case f.w == nil:
 		case p.down != nil:
-			parked{w: w, ticket: t.ticket}.wake(over)
+			f.wake(over)
 		default:
-			p.waiters.add(w, t.ticket, p.offsets.committed, p.leader.flush.volume())
+			p.waiters.add(f, p.offsets.committed, p.leader.flush.volume())
 		}
 	}
 }

@@ -50,14 +50,15 @@ func (w *Waiter) Err() error {
 	return nil
 }
 
-// park begins an Await and returns what to claim it by.
-func (w *Waiter) park() (ticket uint64) {
+// park begins an Await and returns its entry. That holds all that is asked: it
+// may still lie in a mailbox when w was cancelled and asks for something else.
+func (w *Waiter) park() parked {
 	s := w.state.Load()
-	ticket = s&^3 + 4 + waiting
+	ticket := s&^3 + 4 + waiting
 	if s&3 == waiting || !w.state.CompareAndSwap(s, ticket) {
 		panic("BUG: a waiter is parked twice")
 	}
-	return ticket
+	return parked{w: w, ticket: ticket, from: w.From, bytes: int64(max(1, w.MinBytes))}
 }
 
 // claim ends the Await of that ticket and reports whether it was not over yet.
@@ -70,7 +71,8 @@ type parked struct {
 	w      *Waiter
 	ticket uint64
 	from   wire.Offset
-	volume int64 // flushState.volume that makes it enough
+	bytes  int64 // beyond from that make it enough
+	volume int64 // flushState.volume that does; 0 until it is in the list
 }
 
 func (p parked) live() bool { return p.w.state.Load() == p.ticket }
@@ -89,7 +91,7 @@ type waiters struct {
 	max   int // how many may be parked
 }
 
-// add parks w unless there is progress already, in which case it is woken. The
+// add parks p unless there is progress already, in which case it is woken. The
 // holder of the turn compares with the current offset, else:
 //
 //	fetch      reads View.Committed = 41, too short
@@ -98,10 +100,9 @@ type waiters struct {
 //
 // A fetch that raced like this is woken whatever MinBytes says, since nothing
 // tells how many bytes it missed; it looks again and parks again.
-func (q *waiters) add(w *Waiter, ticket uint64, committed wire.Offset, volume int64) {
-	p := parked{w: w, ticket: ticket, from: w.From}
-	if w.From == committed {
-		p.volume = volume + int64(max(1, w.MinBytes))
+func (q *waiters) add(p parked, committed wire.Offset, volume int64) {
+	if p.from == committed {
+		p.volume = volume + p.bytes
 	}
 	if committed > p.from {
 		p.wake(over)

@@ -19,7 +19,7 @@ func TestWaiters(t *testing.T) {
 		t.Helper()
 		q := waiters{max: 8}
 		w := &Waiter{From: from, MinBytes: minBytes, Wake: func() { woken++ }}
-		q.add(w, w.park(), when.committed, when.volume)
+		q.add(w.park(), when.committed, when.volume)
 		for _, p := range then {
 			q.wake(p.committed, p.volume)
 		}
@@ -56,8 +56,8 @@ func TestWaitersAll(t *testing.T) {
 	woken := 0
 	w := &Waiter{Wake: func() { woken++ }}
 	cancelled := &Waiter{Wake: func() { t.Error("a cancelled waiter was woken") }}
-	q.add(w, w.park(), 0, 0)
-	q.add(cancelled, cancelled.park(), 0, 0)
+	q.add(w.park(), 0, 0)
+	q.add(cancelled.park(), 0, 0)
 	if !cancelled.Cancel() || cancelled.Cancel() {
 		t.Fatal("a waiter can be cancelled once")
 	}
@@ -65,7 +65,7 @@ func TestWaitersAll(t *testing.T) {
 	if woken != 1 || len(q.list) != 0 {
 		t.Fatalf("woken %d times, %d left", woken, len(q.list))
 	}
-	q.add(w, w.park(), 0, 0)
+	q.add(w.park(), 0, 0)
 	if q.wake(1, 1); woken != 2 {
 		t.Fatalf("woken %d times", woken)
 	}
@@ -77,10 +77,10 @@ func TestWaitersReuse(t *testing.T) {
 	q := waiters{max: 8}
 	woken := 0
 	w := &Waiter{From: 0, Wake: func() { woken++ }}
-	q.add(w, w.park(), 0, 0)
+	q.add(w.park(), 0, 0)
 	w.Cancel()
 	w.From = 10
-	q.add(w, w.park(), 10, 100)
+	q.add(w.park(), 10, 100)
 	if q.wake(10, 100); woken != 0 {
 		t.Fatal("the cancelled entry woke the new one")
 	}
@@ -94,7 +94,7 @@ func TestWaitersBounded(t *testing.T) {
 	q := waiters{max: 100}
 	for range 10_000 {
 		w := &Waiter{Wake: func() { t.Error("woken") }}
-		q.add(w, w.park(), 0, 0)
+		q.add(w.park(), 0, 0)
 		w.Cancel()
 		if len(q.list) > 100 {
 			t.Fatalf("%d entries", len(q.list))
@@ -108,7 +108,7 @@ func TestWaitersBounded(t *testing.T) {
 				t.Errorf("woken with %v", w.Err())
 			}
 		}
-		q.add(w, w.park(), 0, 0)
+		q.add(w.park(), 0, 0)
 	}
 	if refused != 10 || len(q.list) != 100 {
 		t.Fatalf("%d refused, %d parked", refused, len(q.list))
@@ -132,7 +132,7 @@ func TestWaiterOneClaim(t *testing.T) {
 		var wins atomic.Int32
 		w := &Waiter{Wake: func() { wins.Add(1) }}
 		q := waiters{max: 8}
-		q.add(w, w.park(), 0, 0)
+		q.add(w.park(), 0, 0)
 		var both sync.WaitGroup
 		both.Go(func() { q.wake(1, 1) })
 		both.Go(func() {
@@ -144,5 +144,32 @@ func TestWaiterOneClaim(t *testing.T) {
 		if wins.Load() != 1 {
 			t.Fatalf("%d winners", wins.Load())
 		}
+	}
+}
+
+// TestWaiterAgain checks that a waiter which is used again while its last entry
+// still lies in a mailbox leaves that entry as it was.
+func TestWaiterAgain(t *testing.T) {
+	q := waiters{max: 10}
+	wakes := 0
+	w := &Waiter{From: 1, MinBytes: 10, Wake: func() { wakes++ }}
+	late := w.park()
+	if !w.Cancel() {
+		t.Fatal("not parked")
+	}
+	w.From, w.MinBytes = 5, 20
+	now := w.park()
+	if late.from != 1 || late.bytes != 10 || now.from != 5 || now.bytes != 20 {
+		t.Fatalf("entries %+v and %+v", late, now)
+	}
+	q.add(late, 5, 100) // past what it waited for
+	q.add(now, 5, 100)
+	q.wake(6, 119)
+	if wakes != 0 {
+		t.Fatalf("woken %d times, with less than was asked for", wakes)
+	}
+	q.wake(6, 120)
+	if wakes != 1 || len(q.list) != 0 {
+		t.Fatalf("woken %d times, %d entries left", wakes, len(q.list))
 	}
 }
