@@ -217,10 +217,10 @@ func (c *Checker) read(o *observed, r Read) {
 		c.anomaly("A4", o.id, "offset %d holds %+v, which failed definitely", r.Offset, r.ID)
 	}
 	c.place(o, r)
-	if s.seen >= 0 && s.seen != r.Offset && s.idem && !o.replaced(s.seen, s.at, r.Epoch) {
+	if s.seen >= 0 && s.seen != r.Offset && s.idem && !o.apart(s.seen, s.at, r.Offset, r.Epoch) {
 		c.anomaly("A2", o.id, "%+v lies at offset %d and at %d", r.ID, s.seen, r.Offset)
 	}
-	if s.outcome == OK && s.decided && s.offset >= 0 && s.offset != r.Offset && s.idem && !o.replaced(s.offset, s.epoch, r.Epoch) {
+	if s.outcome == OK && s.decided && s.offset >= 0 && s.offset != r.Offset && s.idem && !o.apart(s.offset, s.epoch, r.Offset, r.Epoch) {
 		c.anomaly("A2", o.id, "%+v was acknowledged at offset %d and lies at %d", r.ID, s.offset, r.Offset)
 	}
 	s.seen, s.at = r.Offset, r.Epoch
@@ -237,12 +237,20 @@ func (c *Checker) place(o *observed, r Read) {
 	case have.epoch == 0:
 		*have = now
 	case have.producer == now.producer && have.counter == now.counter:
-	case o.replaced(r.Offset, wire.Epoch(have.epoch-1), r.Epoch):
-		*have = now
+	case o.apart(r.Offset, wire.Epoch(have.epoch-1), r.Offset, r.Epoch):
+		if now.epoch > have.epoch { // else it was read before the crash, and is told of late
+			*have = now
+		}
 	default:
 		c.anomaly("A1", o.id, "offset %d held producer %d record %d in epoch %d and holds producer %d record %d in epoch %d", r.Offset,
 			have.producer, have.counter, have.epoch-1, now.producer, now.counter, now.epoch-1)
 	}
+}
+
+// apart reports whether a crash lies between what was at offset a under epoch
+// ea and what was at b under eb, and may have taken the older of the two.
+func (o *observed) apart(a wire.Offset, ea wire.Epoch, b wire.Offset, eb wire.Epoch) bool {
+	return o.replaced(a, ea, eb) || o.replaced(b, eb, ea)
 }
 
 // replaced reports whether what lay at an offset under one epoch may have been

@@ -119,7 +119,7 @@ func (f *flushState) mayAck(end wire.Offset, written int64, now mem.Now) bool {
 	case end <= f.flushed || f.mode == Async:
 		return true
 	case f.mode == Sync:
-		return false
+		return mem.Mutant("ack before fsync")
 	}
 	return written-f.durable <= f.bytes && now.Mono-f.oldest <= f.every
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -108,7 +109,11 @@ func writeSynced(fs FS, name string, b []byte) (err error) {
 }
 
 func syncFile(f File) error {
-	if err := f.Sync(); err != nil {
+	err := f.Sync()
+	if err != nil && mem.Mutant("fsync retried") {
+		err = f.Sync()
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrSync, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -104,6 +105,9 @@ func (d *Dir) begin(formatted bool, boot string) error {
 	if err := d.writeRunning(d.suspect); err != nil {
 		return err
 	}
+	if mem.Mutant("clean marker removed after load") {
+		return nil // Recovered does it
+	}
 	return d.removeSynced(cleanName, failedName)
 }
 
@@ -151,6 +155,11 @@ func (d *Dir) removeSynced(names ...string) error {
 func (d *Dir) Recovered() error {
 	if err := d.usable(); err != nil {
 		return err
+	}
+	if mem.Mutant("clean marker removed after load") {
+		if err := d.removeSynced(cleanName, failedName); err != nil {
+			return d.settle(err)
+		}
 	}
 	if !d.isSuspect() {
 		return nil
