@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -11,13 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/teralog/teralog/client"
-	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -220,141 +215,6 @@ func (k *killing) begin(ctx context.Context) error {
 	return k.l.begin()
 }
 
-// How long a broker lives: any time up to the first, or, where it is to die at
-// a place, until it comes there, at most the second. Retention needs two rounds
-// of the janitor, a second each.
-const (
-	lifetime   = 1200 * time.Millisecond
-	placeLimit = 4 * time.Second
-)
-
-// round starts the broker once and sees it die.
-func (k *killing) round(ctx context.Context, n int) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if n%2 == 1 {
-		return k.visit(ctx, n, k.due[0])
-	}
-	p, err := launch(k.log(), "serve", "--data-dir", k.data(), "--listen", k.addr, "--reserve", "1MiB")
-	if err != nil {
-		return err
-	}
-	at := "at work"
-	switch k.rnd.IntN(8) {
-	case 0: // while it starts, perhaps
-		at = "at its start"
-		time.Sleep(k.upTo(60 * time.Millisecond))
-	case 1: // while it stops, perhaps
-		at = "at its stop"
-		if err := p.serving(ctx); err != nil {
-			return errors.Join(err, p.kill())
-		}
-		time.Sleep(k.upTo(lifetime))
-		p.cmd.Process.Signal(os.Interrupt)
-		time.Sleep(k.upTo(30 * time.Millisecond))
-		p.cmd.Process.Kill()
-		<-p.ended
-		if p.err == nil {
-			at = "not: it stopped in time"
-		} else if !p.killed() {
-			return fmt.Errorf("stop: %w", p.err)
-		}
-		k.died(n, at)
-		return nil
-	default:
-		if err := p.serving(ctx); err != nil {
-			return errors.Join(err, p.kill())
-		}
-		time.Sleep(k.upTo(lifetime))
-	}
-	k.died(n, at)
-	return p.kill()
-}
-
-func (k *killing) died(n int, at string) {
-	k.kills[at]++
-	if k.verbose {
-		fmt.Fprintf(k.notes, "round %d: killed %s\n", n, at)
-	}
-}
-
-// visit lets a broker die at a place. If it does not come there, it is killed
-// and the place is due again.
-func (k *killing) visit(ctx context.Context, n int, v *visit) error {
-	k.due = k.due[1:]
-	if err := k.approach(ctx, v.place.way); err != nil {
-		return fmt.Errorf("on the way to %s: %w", v.place.name, err)
-	}
-	spec := fmt.Sprintf("%s@%d@%s", v.place.name, 1+k.rnd.IntN(v.place.spread), v.moment)
-	p, err := k.tortured(spec)
-	if err != nil {
-		return err
-	}
-	if v.place.way == stopping {
-		if err := p.serving(ctx); err != nil {
-			return errors.Join(err, p.kill())
-		}
-		time.Sleep(k.upTo(lifetime / 4))
-		p.cmd.Process.Signal(syscall.SIGTERM)
-	}
-	met := true
-	select {
-	case <-p.ended:
-		if !p.killed() {
-			return fmt.Errorf("%s: the broker ended by itself: %w", spec, p.err)
-		}
-		v.met++
-	case <-time.After(placeLimit):
-		met = false
-		v.missed++
-		k.due = append(k.due, v)
-		if err := p.kill(); err != nil {
-			return err
-		}
-	}
-	if len(k.due) == 0 {
-		k.due = slices.Clone(k.all)
-	}
-	if k.verbose {
-		fmt.Fprintf(k.notes, "round %d: killed at %s, met %v\n", n, spec, met)
-	}
-	return nil
-}
-
-// tortured starts a broker that dies at a place.
-func (k *killing) tortured(spec string) (*process, error) {
-	return launch(k.log(), "sim", "kill", "broker", "-data-dir", k.data(), "-listen", k.addr, "-reserve", fmt.Sprint(1<<20), "-die", spec)
-}
-
-// approach has another broker leave the files as one on its way to a place must
-// find them.
-func (k *killing) approach(ctx context.Context, w way) error {
-	switch w {
-	case mending:
-		p, err := k.tortured(fmt.Sprintf("append@%d@amid", 1+k.rnd.IntN(100)))
-		if err != nil {
-			return err
-		}
-		select {
-		case <-p.ended:
-		case <-time.After(placeLimit): // the load stands still; the place will be missed
-			return p.kill()
-		}
-		if !p.killed() {
-			return fmt.Errorf("the broker ended by itself: %w", p.err)
-		}
-	case resuming:
-		p, err := k.serve(ctx, k.addr)
-		if err != nil {
-			return err
-		}
-		time.Sleep(k.upTo(lifetime / 4))
-		return p.stop()
-	}
-	return nil
-}
-
 // settleLimit is how long the clients may need for what is still to be done once
 // the broker stays up.
 const settleLimit = 2 * time.Minute
@@ -380,95 +240,4 @@ func (k *killing) end(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// judge says whether all was well.
-func (k *killing) judge() error {
-	var errs []error
-	for _, w := range k.h.violations() {
-		errs = append(errs, errors.New(w))
-	}
-	found, counts := k.h.checker.Finish()
-	for i, a := range found {
-		if i == 0 || a.Kind != found[i-1].Kind {
-			errs = append(errs, fmt.Errorf("%d times %v", counts[a.Kind], a))
-		}
-	}
-	if k.h.counts.acked == 0 {
-		errs = append(errs, errors.New("no record was acknowledged"))
-	}
-	for _, v := range k.all {
-		if v.met == 0 && v.missed > 1 {
-			errs = append(errs, fmt.Errorf("no broker died %s %q in %d tries", v.moment, v.place.name, v.missed))
-		}
-	}
-	bad, err := suspicious(k.log())
-	if err != nil {
-		return err
-	}
-	errs = append(errs, bad...)
-	var said strings.Builder
-	damaged, err := storage.VerifyPath(&said, storage.OS(), k.data())
-	if err != nil || damaged > 0 {
-		errs = append(errs, fmt.Errorf("verify: %d damaged places, %w\n%s", damaged, err, &said))
-	}
-	return errors.Join(errs...)
-}
-
-// suspicious returns the lines of a broker's log that speak of a fault of the
-// program or of a partition that was not served, the first few.
-func suspicious(log string) (found []error, err error) {
-	f, err := os.Open(log)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() && len(found) < 8 {
-		text := lines.Text()
-		if slices.ContainsFunc([]string{"BUG", "panic", "DATA RACE", "level=ERROR", "orphan"}, func(bad string) bool { return strings.Contains(text, bad) }) {
-			found = append(found, fmt.Errorf("the broker's log: %s", text))
-		}
-	}
-	return found, lines.Err()
-}
-
-func (h *history) violations() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Clone(h.wrong)
-}
-
-func (k *killing) report(out io.Writer) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "KILLED\tBEFORE\tAMID\tAFTER\tMISSED")
-	for i := range places {
-		counts := map[string]int{}
-		missed := 0
-		for _, v := range k.all {
-			if v.place == &places[i] {
-				counts[v.moment] += v.met
-				missed += v.missed
-			}
-		}
-		amid := "-"
-		if places[i].op == "write" {
-			amid = fmt.Sprint(counts["amid"])
-		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\n", places[i].name, counts["before"], amid, counts["after"], missed)
-	}
-	w.Flush()
-	for _, at := range []string{"at work", "at its start", "at its stop", "not: it stopped in time"} {
-		fmt.Fprintf(out, "killed %s: %d\n", at, k.kills[at])
-	}
-	if k.h == nil {
-		return
-	}
-	k.h.mu.Lock()
-	defer k.h.mu.Unlock()
-	c := &k.h.counts
-	fmt.Fprintf(out, "%.1f s; records: %d sent (%.0f MB), %d acknowledged, %d failed, %d in doubt; %d read by followers, %d jumps over what retention deleted\n",
-		k.took.Seconds(), c.sent, float64(c.bytes)/1e6, c.acked, c.failed, c.doubtful, c.read, c.outOfRange)
-	fmt.Fprintf(out, "topics: %d created, %d deleted; %d look-ups by time as a walk finds them\n", c.created, c.deleted, k.ups)
 }

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/teralog/teralog/client"
 	"github.com/teralog/teralog/wire"
 )
@@ -137,7 +135,7 @@ func newBoxOn(t *testing.T, disks string, size int64) *box {
 		if b.p != nil {
 			b.p.kill()
 		}
-		unix.Unmount(b.mountpoint(), 0)
+		syscall.Unmount(b.mountpoint(), 0)
 	})
 	if !b.mount(t) {
 		t.Skip("needs loop devices and ext4")
@@ -334,6 +332,7 @@ func frozen(pid int) bool {
 // scatter writes some dirty pages of some files, as a kernel may at any time, so
 // that later bytes can be on the disk and earlier ones not.
 func (b *box) scatter(t *testing.T) {
+	const writeAndWait = 2 | 4 // SYNC_FILE_RANGE_WRITE and _WAIT_AFTER
 	names, _ := filepath.Glob(filepath.Join(b.data(), "topics/*/*/*"))
 	for _, name := range names {
 		if b.rnd.IntN(3) > 0 {
@@ -346,7 +345,7 @@ func (b *box) scatter(t *testing.T) {
 		st, err := f.Stat()
 		if err == nil && st.Mode().IsRegular() && st.Size() > 4096 {
 			from := b.rnd.Int64N(st.Size()) &^ 4095
-			err = unix.SyncFileRange(int(f.Fd()), from, 4096*(1+b.rnd.Int64N(32)), unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+			err = syscall.SyncFileRange(int(f.Fd()), from, 4096*(1+b.rnd.Int64N(32)), writeAndWait)
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -42,6 +42,7 @@ func serveTortured(ctx context.Context, args []string, out, notes io.Writer) err
 	if err != nil {
 		return err
 	}
+	env.SnapshotEvery = 50 // often enough for a run of seconds
 	if *boot != "" {
 		env.Boot = *boot
 	}

@@ -6,10 +6,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/teralog/teralog/client"
 	"github.com/teralog/teralog/wire"
@@ -64,10 +63,10 @@ const ballastBytes = 20 << 20
 func TestFailedFsync(t *testing.T) {
 	asked(t)
 	small := t.TempDir()
-	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=40m"); err != nil {
+	if err := syscall.Mount("tmpfs", small, "tmpfs", 0, "size=40m"); err != nil {
 		t.Skipf("mount a tmpfs: %v", err)
 	}
-	t.Cleanup(func() { unix.Unmount(small, 0) })
+	t.Cleanup(func() { syscall.Unmount(small, 0) })
 	b := newBoxOn(t, small, 256<<20)
 	b.serve(t, "127.0.0.1:0")
 	b.dial(t)
@@ -90,7 +89,7 @@ func TestFailedFsync(t *testing.T) {
 		t.Fatal(err)
 	}
 	command(t, "umount", b.mountpoint())
-	if err := unix.Mount("tmpfs", small, "tmpfs", unix.MS_REMOUNT, "size=400m"); err != nil {
+	if err := syscall.Mount("tmpfs", small, "tmpfs", syscall.MS_REMOUNT, "size=400m"); err != nil {
 		t.Fatal(err)
 	}
 	if !b.mount(t) {
@@ -157,8 +156,8 @@ func (b *box) makeBallast(t *testing.T) wire.TopicID {
 var zeros [64 << 10]byte
 
 func (b *box) free(t *testing.T) int64 {
-	var st unix.Statfs_t
-	if err := unix.Statfs(b.mountpoint(), &st); err != nil {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(b.mountpoint(), &st); err != nil {
 		t.Fatal(err)
 	}
 	return int64(st.Bavail) * st.Bsize

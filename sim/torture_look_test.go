@@ -116,14 +116,15 @@ func (b *box) askPositions(t *testing.T, ctx context.Context, n int) {
 		}
 		buf.Release()
 		r, want := resp.Partitions[0], wire.CodeOK
-		if p.next > p.keep {
+		gone := p.next < r.LogStart // retention was there: it is told that, or what it would have been
+		switch {
+		case p.next > p.keep:
 			want = wire.CodeTruncated
 			b.told[p.mode]++
-		}
-		if p.next < r.LogStart {
+		case gone:
 			want = wire.CodeOutOfRange
 		}
-		if r.Code != want || r.Code == wire.CodeTruncated && r.DivergeEnd > max(p.keep, r.LogStart) {
+		if r.Code != want && !(gone && r.Code == wire.CodeOutOfRange) || r.Code == wire.CodeTruncated && r.DivergeEnd > max(p.keep, r.LogStart) {
 			t.Errorf("cut %d: a reader of %v (%s) at %d, epoch %d, of which the next start still had %d: %v (epoch %d ends at %d), want %v; the log has %d to %d, epoch %d",
 				n, p.partition, p.mode, p.next, p.epoch, p.keep, r.Code, r.Diverge, r.DivergeEnd, want, r.LogStart, r.End, r.Epoch)
 		}

@@ -67,6 +67,8 @@ var places = []place{
 	at("metadata fsync", "sync", `/metadata/.*\.log$`, "", 8),
 	at("metadata vote written", "write", `/metadata/vote$`, "", 1),
 	at("metadata vote synced", "sync", `/metadata/vote$`, "", 1),
+	at("metadata snapshot written", "write", `/metadata/.*\.snapshot\.tmp$`, "", 1),
+	at("metadata snapshot renamed", "rename", `/metadata/.*\.snapshot$`, "", 1),
 	at("start mark renamed", "rename", `/running$`, "", 1),
 	by(mending, at("recovery: tail kept", "write", `/quarantine/`, "", 1)),
 	by(mending, at("recovery: tail cut", "truncate", `/topics/.*\.log$`, "", 1)),

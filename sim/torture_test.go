@@ -95,7 +95,7 @@ func TestPlaces(t *testing.T) {
 	const p = "/d/topics/t/partition-0000/"
 	names := []string{p + "00000000000000000000.log", p + "00000000000000000008.log", p + "00000000000000000008.index", p + "00000000000000000008.timeindex",
 		p + "00000000000000000008.producers", p + "00000000000000000008.producers.tmp", p + "leader-epoch-checkpoint", p + "partition-manifest",
-		"/d/recovery-points", "/d/recovery-points.tmp", "/d/running", "/d/clean", "/d/deleted/1-0", "/d/quarantine/t", "/d/metadata/vote", "/d/metadata/00000000000000000000.log"}
+		"/d/recovery-points", "/d/recovery-points.tmp", "/d/running", "/d/clean", "/d/deleted/1-0", "/d/quarantine/t", "/d/metadata/vote", "/d/metadata/7.snapshot", "/d/metadata/7.snapshot.tmp", "/d/metadata/00000000000000000000.log"}
 	for _, place := range places {
 		fits := false
 		for _, n := range names {
