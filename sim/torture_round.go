@@ -98,7 +98,7 @@ func (k *killing) visit(ctx context.Context, n int, v *visit) error {
 	case <-time.After(placeLimit):
 		met = false
 		v.missed++
-		k.due = append(k.due, v)
+		k.due = slices.Insert(k.due, min(3, len(k.due)), v)
 		if err := p.kill(); err != nil {
 			return err
 		}
