@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/teralog/teralog/client"
 	"github.com/teralog/teralog/wire"
@@ -80,11 +81,11 @@ type flags struct {
 	*flag.FlagSet
 	usage   string
 	servers string
-	notes   io.Writer
+	out     io.Writer // for help that was asked for
 }
 
-func newFlags(usage string, notes io.Writer) *flags {
-	f := &flags{FlagSet: flag.NewFlagSet("", flag.ContinueOnError), usage: usage, notes: notes}
+func newFlags(usage string, out io.Writer) *flags {
+	f := &flags{FlagSet: flag.NewFlagSet("", flag.ContinueOnError), usage: usage, out: out}
 	f.SetOutput(io.Discard)
 	servers := os.Getenv("TERALOG_SERVERS")
 	if servers == "" {
@@ -132,17 +133,17 @@ func (f *flags) hint(err error) string {
 }
 
 func (f *flags) help() {
-	fmt.Fprintf(f.notes, "%s\nFlags:\n", f.usage)
+	fmt.Fprintf(f.out, "%s\nFlags:\n", f.usage)
 	f.VisitAll(func(g *flag.Flag) {
 		dash := "--"
 		if len(g.Name) == 1 {
 			dash = "-"
 		}
-		fmt.Fprintf(f.notes, "  %-16s %s", dash+g.Name, g.Usage)
+		fmt.Fprintf(f.out, "  %-20s %s", dash+g.Name, g.Usage)
 		if g.DefValue != "" && g.DefValue != "false" && g.DefValue != "[]" {
-			fmt.Fprintf(f.notes, " (default %s)", g.DefValue)
+			fmt.Fprintf(f.out, " (default %s)", g.DefValue)
 		}
-		fmt.Fprintln(f.notes)
+		fmt.Fprintln(f.out)
 	})
 }
 
@@ -160,13 +161,30 @@ func (f *flags) run(ctx context.Context, args []string, least, most int, do func
 		return usageError("%w", err)
 	}
 	defer c.Close()
-	err = do(c, rest)
+	if err = reach(ctx, strings.Split(f.servers, ",")); err == nil {
+		err = do(c, rest)
+	}
 	var dial *net.OpError
 	if errors.As(err, &dial) {
 		err = fmt.Errorf("%w; is a broker running at %s? (--servers or TERALOG_SERVERS)", err, f.servers)
 	}
 	return coded(ctx, err)
 }
+
+// reach returns an error if nobody listens at any of the servers. The client
+// would go on trying, as is right for a program; a person wants to know.
+func reach(ctx context.Context, servers []string) (err error) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	for _, addr := range servers {
+		var c net.Conn
+		if c, err = dialer.DialContext(ctx, "tcp", addr); err == nil {
+			return c.Close()
+		}
+	}
+	return err
+}
+
+const dialTimeout = 5 * time.Second
 
 // A list is a flag that may be given more than once.
 type list []string
@@ -184,12 +202,22 @@ func oneOf(name, value string, choices ...string) error {
 	return usageError("%s %q: it is one of %s", name, value, strings.Join(choices, ", "))
 }
 
-// isTerminal reports whether a person looks at w.
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
+// isSet reports whether the flag was given.
+func (f *flags) isSet(name string) (set bool) {
+	f.Visit(func(g *flag.Flag) { set = set || g.Name == name })
+	return set
+}
+
+// isTerminal reports whether a person is at the other end of f.
+func isTerminal(f any) bool {
+	file, ok := f.(*os.File)
 	if !ok {
 		return false
 	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
+	st, err := file.Stat()
+	if err != nil || st.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull) // a character device, and nobody there
+	return err != nil || !os.SameFile(st, null)
 }

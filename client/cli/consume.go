@@ -24,7 +24,7 @@ Prints records. --from takes ` + windowHelp + `.
 
 // Consume is the command `teralog consume`.
 func Consume(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer) error {
-	f := newFlags(consumeHelp, notes)
+	f := newFlags(consumeHelp, out)
 	from := f.String("from", "start", "where to begin, and to end; see above")
 	clock := f.String("clock", "event", "whose time is meant: event (the producer's) or append (the broker's)")
 	var partitions list

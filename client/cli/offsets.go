@@ -12,7 +12,7 @@ import (
 )
 
 // Offsets is the command `teralog offsets`.
-func Offsets(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer) error {
+func Offsets(ctx context.Context, args []string, _ io.Reader, out, _ io.Writer) error {
 	f := newFlags(`Usage: teralog offsets TOPIC [flags]
 
 Shows where each partition starts and ends, and with --at the first offset at
@@ -20,7 +20,7 @@ or after a time.
 
   teralog offsets orders
   teralog offsets orders --at 2001-01-10T10:00:00Z --clock append
-`, notes)
+`, out)
 	at := f.String("at", "", "a time: RFC 3339, a date, ms, or -15m")
 	clock := f.String("clock", "event", "whose time --at means: event or append")
 	format := f.String("o", "table", "table or json")

@@ -2,15 +2,14 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/teralog/teralog/client"
@@ -55,11 +54,10 @@ func (s *source) record(text []byte) (client.Record, error) {
 	} else {
 		r.Value = text
 		if s.delimiter != "" {
-			k, v, ok := strings.Cut(string(text), s.delimiter)
-			if !ok {
+			var ok bool
+			if r.Key, r.Value, ok = bytes.Cut(text, []byte(s.delimiter)); !ok {
 				return r, fmt.Errorf("no %q between key and value", s.delimiter)
 			}
-			r.Key, r.Value = []byte(k), []byte(v)
 		}
 	}
 	if s.emptyIsNull && len(r.Value) == 0 {
@@ -80,7 +78,7 @@ each lies once it is acknowledged.
 
 // Produce is the command `teralog produce`.
 func Produce(ctx context.Context, args []string, in io.Reader, out, notes io.Writer) error {
-	f := newFlags(produceHelp, notes)
+	f := newFlags(produceHelp, out)
 	s := &source{}
 	var headers list
 	key := f.String("k", "", "key of every record")
@@ -125,7 +123,7 @@ func Produce(ctx context.Context, args []string, in io.Reader, out, notes io.Wri
 		if err != nil {
 			return err
 		}
-		if s.partition >= int(n) {
+		if f.isSet("p") && s.partition < 0 || s.partition >= int(n) {
 			return usageError("-p %d: topic %s has partitions 0 to %d", s.partition, s.topic, n-1)
 		}
 		size := int64(0)
@@ -139,6 +137,8 @@ func Produce(ctx context.Context, args []string, in io.Reader, out, notes io.Wri
 				size = st.Size()
 			}
 			in = opened
+		} else {
+			in = interruptible(ctx, in)
 		}
 		p, err := c.NewProducer(o)
 		if err != nil {
@@ -151,12 +151,6 @@ func Produce(ctx context.Context, args []string, in io.Reader, out, notes io.Wri
 	})
 }
 
-// isSet reports whether the flag was given.
-func (f *flags) isSet(name string) (set bool) {
-	f.Visit(func(g *flag.Flag) { set = set || g.Name == name })
-	return set
-}
-
 // A delivery follows records to their outcome and prints it. Callbacks hand
 // outcomes to one goroutine, which writes them out as soon as none is waiting.
 type delivery struct {
@@ -166,7 +160,8 @@ type delivery struct {
 	print    func(*bufio.Writer, outcome)
 	out      *bufio.Writer
 
-	good, bad atomic.Int64
+	good, bad int64
+	first     error // why the first one failed
 }
 
 type outcome struct {
@@ -193,14 +188,27 @@ func (d *delivery) run() {
 	defer close(d.done)
 	for o := range d.outcomes {
 		if o.err == nil {
-			d.good.Add(1)
+			d.good++
 			d.print(d.out, o)
-		} else if n := d.bad.Add(1); n <= maxComplaints {
-			fmt.Fprintf(d.notes, "line %d: %v\n", o.line, o.err)
+		} else {
+			d.complain(o)
 		}
 		if len(d.outcomes) == 0 {
 			d.out.Flush()
 		}
+	}
+}
+
+func (d *delivery) complain(o outcome) {
+	d.bad++
+	if d.first == nil {
+		d.first = o.err
+	}
+	switch {
+	case d.bad <= maxComplaints:
+		fmt.Fprintf(d.notes, "line %d: %v\n", o.line, o.err)
+	case d.bad == maxComplaints+1:
+		fmt.Fprintln(d.notes, "more failed, which is not told line by line")
 	}
 }
 
@@ -225,11 +233,40 @@ func printJSON(w *bufio.Writer, o outcome) {
 	w.Write(append(b, "}\n"...))
 }
 
+// scanLine is a bufio.SplitFunc of lines that end in \n. A \r before it is part
+// of the record: what is read back is what was given.
+func scanLine(b []byte, atEnd bool) (advance int, line []byte, err error) {
+	if i := bytes.IndexByte(b, '\n'); i >= 0 {
+		return i + 1, b[:i], nil
+	}
+	if atEnd && len(b) > 0 {
+		return len(b), b, nil
+	}
+	return 0, nil, nil
+}
+
+// interruptible returns in, cut off when ctx ends: a read from a terminal knows
+// nothing of ctx. The goroutine that reads may then stay until the process ends.
+func interruptible(ctx context.Context, in io.Reader) io.Reader {
+	r, w := io.Pipe()
+	go func() {
+		_, err := io.Copy(w, in)
+		w.CloseWithError(err)
+	}()
+	context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
+	return r
+}
+
+// lastFlush is how long records already read may take to be delivered after an
+// interrupt.
+const lastFlush = 5 * time.Second
+
 // send gives every line to p and returns when all have an outcome. A line that
 // is no record is told and counted, and the rest goes on.
 func (d *delivery) send(ctx context.Context, p *client.Producer, s *source, in io.Reader, progress *progress) error {
 	defer progress.end()
 	lines := bufio.NewScanner(in)
+	lines.Split(scanLine)
 	lines.Buffer(make([]byte, 64<<10), maxLine+1)
 	n := int64(0)
 	for ctx.Err() == nil && lines.Scan() {
@@ -248,7 +285,12 @@ func (d *delivery) send(ctx context.Context, p *client.Producer, s *source, in i
 			d.outcomes <- outcome{line: n, err: err}
 		}
 	}
-	err := p.Flush(ctx)
+	flush, cancel := ctx, context.CancelFunc(func() {})
+	if ctx.Err() != nil {
+		flush, cancel = context.WithTimeout(context.WithoutCancel(ctx), lastFlush)
+	}
+	defer cancel()
+	err := p.Flush(flush)
 	p.Close() // now every callback was called
 	switch {
 	case errors.Is(lines.Err(), bufio.ErrTooLong):
@@ -266,12 +308,11 @@ func (d *delivery) end() error {
 	if err := d.out.Flush(); err != nil {
 		return err
 	}
-	bad, good := d.bad.Load(), d.good.Load()
 	switch {
-	case bad == 0:
+	case d.bad == 0:
 		return nil
-	case good == 0:
-		return fmt.Errorf("none of %d records was acknowledged", bad)
+	case d.good == 0:
+		return fmt.Errorf("none of %d records was acknowledged; the first: %w", d.bad, d.first)
 	}
-	return &exitError{exitPartly, fmt.Errorf("%d records were acknowledged, %d were not", good, bad)}
+	return &exitError{exitPartly, fmt.Errorf("%d records were acknowledged, %d were not", d.good, d.bad)}
 }

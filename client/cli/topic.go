@@ -32,15 +32,15 @@ func Topic(ctx context.Context, args []string, in io.Reader, out, notes io.Write
 	}
 	switch args[0] {
 	case "create":
-		return topicCreate(ctx, args[1:], out, notes)
+		return topicCreate(ctx, args[1:], out)
 	case "ls", "list":
-		return topicList(ctx, args[1:], out, notes)
+		return topicList(ctx, args[1:], out)
 	case "describe", "info":
-		return topicDescribe(ctx, args[1:], out, notes)
+		return topicDescribe(ctx, args[1:], out)
 	case "delete", "rm":
 		return topicDelete(ctx, args[1:], in, out, notes)
 	case "-h", "--help", "help":
-		fmt.Fprint(notes, topicHelp)
+		fmt.Fprint(out, topicHelp)
 		return nil
 	}
 	if near := wire.Nearest(args[0], []string{"create", "ls", "describe", "delete"}); near != "" {
@@ -49,11 +49,11 @@ func Topic(ctx context.Context, args []string, in io.Reader, out, notes io.Write
 	return usageError("unknown subcommand %q; it is create, ls, describe or delete", args[0])
 }
 
-func topicCreate(ctx context.Context, args []string, out, notes io.Writer) error {
+func topicCreate(ctx context.Context, args []string, out io.Writer) error {
 	f := newFlags(`Usage: teralog topic create NAME [flags]
 
   teralog topic create orders -p 12 -c flush=sync -c retention.age=7d
-`, notes)
+`, out)
 	partitions := f.Int("p", 1, "number of partitions")
 	exists := f.Bool("if-not-exists", false, "succeed if there is such a topic already, whatever its settings")
 	dry := f.Bool("dry-run", false, "check everything, make nothing")
@@ -86,11 +86,11 @@ func topicCreate(ctx context.Context, args []string, out, notes io.Writer) error
 	})
 }
 
-func topicList(ctx context.Context, args []string, out, notes io.Writer) error {
+func topicList(ctx context.Context, args []string, out io.Writer) error {
 	f := newFlags(`Usage: teralog topic ls [flags]
 
   teralog topic ls -o json
-`, notes)
+`, out)
 	format := f.String("o", "table", "table or json")
 	return f.run(ctx, args, 0, 0, func(c *client.Client, _ []string) error {
 		if err := oneOf("-o", *format, "table", "json"); err != nil {
@@ -120,11 +120,11 @@ func topicList(ctx context.Context, args []string, out, notes io.Writer) error {
 	})
 }
 
-func topicDescribe(ctx context.Context, args []string, out, notes io.Writer) error {
+func topicDescribe(ctx context.Context, args []string, out io.Writer) error {
 	f := newFlags(`Usage: teralog topic describe NAME [flags]
 
   teralog topic describe orders -o json
-`, notes)
+`, out)
 	format := f.String("o", "table", "table or json")
 	return f.run(ctx, args, 1, 1, func(c *client.Client, args []string) error {
 		if err := oneOf("-o", *format, "table", "json"); err != nil {
@@ -231,7 +231,7 @@ func topicDelete(ctx context.Context, args []string, in io.Reader, out, notes io
 	f := newFlags(`Usage: teralog topic delete NAME [flags]
 
   teralog topic delete orders --yes
-`, notes)
+`, out)
 	yes := f.Bool("yes", false, "do not ask")
 	dry := f.Bool("dry-run", false, "say what would be deleted, delete nothing")
 	return f.run(ctx, args, 1, 1, func(c *client.Client, args []string) error {
