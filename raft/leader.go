@@ -138,8 +138,8 @@ func (l *leader) ownCommitted(n *Node) bool {
 
 func (l *leader) change(n *Node, voters, learners []Peer) (Index, Term, error) {
 	now := n.log.config()
-	early := !l.ownCommitted(n) && !mutant("configuration change before an own entry")
-	if early || now.members.joint() || now.index > n.log.commit {
+	early := !l.ownCommitted(n) || now.members.joint() || now.index > n.log.commit
+	if early && !mutant("configuration change before an own entry") {
 		return 0, 0, ErrChanging
 	}
 	next, err := now.members.change(voters, learners)

@@ -197,6 +197,20 @@ func (l *raftLog) between(first, to Index, maxBytes int) []Entry {
 // config returns the membership in force at the log's end.
 func (l *raftLog) config() *membership { return &l.configs[len(l.configs)-1] }
 
+// mayVote reports whether p votes in the membership in force at the commit index
+// or in one behind it.
+func (l *raftLog) mayVote(p Peer) bool {
+	for k := len(l.configs) - 1; k >= 0; k-- {
+		if l.configs[k].members.voter(p) {
+			return true
+		}
+		if l.configs[k].index <= l.commit {
+			return false
+		}
+	}
+	return false
+}
+
 // configAt returns the membership in force at i, which is not below the snapshot.
 func (l *raftLog) configAt(i Index) Members {
 	k := len(l.configs) - 1

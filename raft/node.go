@@ -357,9 +357,11 @@ func (n *Node) becomeFollower(t Term, lead Peer) {
 // stand at once.
 func (n *Node) timeout() int { return n.c.ElectionTicks + n.rand.IntN(n.c.ElectionTicks) }
 
-// electable reports whether the node may campaign.
+// electable reports whether the node may campaign. It has to, too, if only a
+// membership that is not known to be committed leaves it out: it may be the one
+// without whose longer log those who stay cannot get a majority.
 func (n *Node) electable() bool {
-	return n.log.config().members.voter(n.c.Self) && n.damaged == 0 && n.install == nil
+	return n.damaged == 0 && n.install == nil && n.log.mayVote(n.c.Self)
 }
 
 // mend ends the state of damage once the log again has all that this node can

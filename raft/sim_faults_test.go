@@ -7,7 +7,7 @@ func (w *world) fault() {
 	if w.healed {
 		return
 	}
-	w.after(20_000+int64(w.draw(faultStream, 0, 250_000)), w.fault)
+	w.after(10_000+int64(w.draw(faultStream, 0, 150_000)), w.fault)
 	m := w.nodes[w.draw(faultStream, 1, uint64(len(w.nodes)))]
 	if w.draw(faultStream, 9, 2) == 0 { // leaders are where it hurts
 		if l := w.leading(); l != nil {
@@ -62,6 +62,33 @@ func (w *world) fault() {
 	}
 }
 
+// elected may strike a leader that hardly began.
+func (w *world) elected(m *member) {
+	if w.healed || !w.chance(faultStream, 10, w.plan.churn) {
+		return
+	}
+	life, term := m.life, m.driver.node.vote.Term
+	w.after(int64(w.draw(faultStream, 10, 1<<(8+w.draw(faultStream, 10, 7)))), func() {
+		if !m.up || m.life != life || m.driver.node.vote.Term != term || w.healed {
+			return
+		}
+		kind := w.draw(faultStream, 10, 4)
+		if kind > 0 && w.plan.changes {
+			w.change()
+			w.change()
+		}
+		switch kind {
+		case 0, 1:
+			w.down(m, w.plan.power)
+		case 2:
+			w.pause(m)
+		case 3:
+			w.drawCut(m.slot)
+		}
+	})
+}
+
+// leading returns the leader of the newest term, if there is one.
 func (w *world) leading() *member {
 	var l *member
 	for _, m := range w.nodes {
@@ -107,16 +134,19 @@ func (m *member) resume() {
 	m.paused = false
 	held := m.held
 	m.held = nil
+	m.turn() // clients were first in the queue
 	for i, msg := range held {
+		if !m.up {
+			return
+		}
 		m.driver.Deliver(msg)
 		if i%7 == 0 {
 			m.turn()
-			if !m.up {
-				return
-			}
 		}
 	}
-	m.turn()
+	if m.up {
+		m.turn()
+	}
 }
 
 // drawCut draws one of the shapes in which networks break.
@@ -148,6 +178,7 @@ func (w *world) wipe(m *member) {
 	}
 	w.note("%d is wiped", m.self.ID)
 	m.die(false)
+	m.acked = position{}
 	m.wiped++
 	m.self = peer(m.slot+1, m.wiped)
 	m.store = NewMemStore()
@@ -166,6 +197,7 @@ func (w *world) hurt(m *member) {
 		i := live.Snapshot.Index + 1 + Index(w.draw(diskStream, m.slot, n))
 		w.note("entry %d of %d is damaged", i, m.self.ID)
 		m.store.Damage(i)
+		m.acked = position{}
 		w.rare["damaged entry"]++
 	}
 	m.start()

@@ -17,7 +17,7 @@ import (
 // times, in microseconds
 const (
 	tickEvery  = 10_000
-	safetyTime = 2_500_000 // faults end here
+	safetyTime = 2_000_000 // faults end here
 	healTime   = 7_000_000 // the cluster must have agreed by then
 )
 
@@ -43,8 +43,10 @@ type plan struct {
 	tears, pauses, skew    bool
 	wipes, damage, changes bool
 	transfers, snapshots   bool
+	churn                  uint64 // of 1000 leaders are struck when they hardly began
 	proposeEvery           uint64
-	window                 int
+	window, appendBytes    int
+	snapshotBytes          int
 }
 
 type world struct {
@@ -82,6 +84,7 @@ type member struct {
 	skew    int64     // percent
 	lead    Term      // in which it was last seen to lead
 	commit  Index
+	acked   position // the greatest index it acknowledged in that term
 }
 
 type event struct {
@@ -177,7 +180,7 @@ func newWorld(seed uint64, trace func(string)) *world {
 		m.start()
 		m.tick()
 	}
-	for i := range 3 {
+	for i := range clients {
 		w.clients = append(w.clients, newClient(w, i))
 	}
 	w.after(200_000, w.fault)
@@ -201,7 +204,8 @@ func (w *world) drawPlan() plan {
 		loss: rate(150), repeat: rate(150), late: rate(150),
 		cuts: yes(), crashes: yes(), power: yes(), tears: yes(), pauses: yes(), skew: yes(),
 		wipes: yes(), damage: yes(), changes: yes(), transfers: yes(), snapshots: yes(),
-		proposeEvery: 5_000 + w.draw(planStream, 0, 30_000), window: 1 + int(w.draw(planStream, 0, 6)),
+		proposeEvery: 1_000 + w.draw(planStream, 0, 16_000), churn: rate(900),
+		window: 1 << w.draw(planStream, 0, 7), appendBytes: 1 << w.draw(planStream, 0, 9), snapshotBytes: 100 + int(w.draw(planStream, 0, 600)),
 	}
 }
 
@@ -234,12 +238,12 @@ func (w *world) run() (failure string) {
 func (m *member) start() {
 	c := Config{
 		Cluster: cluster, Self: m.self, Seed: mix(m.w.seed ^ uint64(m.slot)<<32 ^ uint64(m.life)),
-		ElectionTicks: 10, HeartbeatTicks: 2, MaxAppendBytes: 200, Window: m.w.plan.window, ChunkBytes: 64,
+		ElectionTicks: 10, HeartbeatTicks: 2, MaxAppendBytes: m.w.plan.appendBytes, Window: m.w.plan.window, ChunkBytes: 64,
 		MaxUncommitted: 2000, MaxReads: 32,
 	}
 	o := Options{SnapshotBytes: 1 << 30, MaxCalls: 32, MaxMessages: 256}
 	if m.w.plan.snapshots {
-		o.SnapshotBytes = 600
+		o.SnapshotBytes = m.w.plan.snapshotBytes
 	}
 	m.life++
 	m.machine = &ledger{m: m}
@@ -349,6 +353,9 @@ func (w *world) deliver(from int, msg Message) {
 		return
 	}
 	w.note("%v", msg)
+	if log := &to.driver.node.log; msg.Kind == SnapshotKind && log.commit < msg.Snapshot.Index && log.matches(msg.Snapshot.Index, msg.Snapshot.Term) {
+		w.rare["snapshot of what is held uncommitted"]++
+	}
 	to.driver.Deliver(msg)
 	to.turn()
 }

@@ -3,7 +3,6 @@ package raft
 import (
 	"encoding/binary"
 	"hash/crc64"
-	"slices"
 )
 
 // truth is what an observer of everything knows, and what must hold of it after
@@ -52,8 +51,12 @@ func (t *truth) appended(m *member, entries []Entry) {
 	}
 }
 
-// sent holds one vote a term, over all restarts of a disk.
+// sent holds one vote a term, over all restarts of a disk. It notes what is
+// acknowledged.
 func (t *truth) sent(m *member, msg *Message) {
+	if msg.Kind == AppendReply && !msg.Reject && (msg.Term > m.acked.term || msg.Term == m.acked.term && msg.Index > m.acked.index) {
+		m.acked = position{msg.Index, msg.Term}
+	}
 	vote := ballot{msg.From, msg.Term}
 	var candidate Peer
 	switch {
@@ -79,6 +82,9 @@ func (w *world) look(m *member) {
 		t.elected(m)
 	}
 	log := &n.log
+	if m.acked.term == n.vote.Term && m.acked.index > log.last() {
+		w.fail("AckForgotten: %v acknowledged entry %d in term %d, its log ends at %d", m.self, m.acked.index, m.acked.term, log.last())
+	}
 	if log.commit < m.commit {
 		w.fail("CommitFell: %d's from %d to %d", m.self.ID, m.commit, log.commit)
 	}
@@ -103,6 +109,7 @@ func (t *truth) elected(m *member) {
 		t.w.fail("OneLeader: %v and %v lead in term %d", have, m.self, term)
 	}
 	t.leaders[term] = m.self
+	t.w.elected(m)
 	if n.log.config().members.joint() {
 		t.w.rare["leader change within a joint configuration"]++
 	}
@@ -189,13 +196,12 @@ func (t *truth) end() {
 	}
 }
 
-// A ledger is the machine: a set of request ids, each counted once, and a sum
-// that depends on their order.
+// A ledger is the machine: the newest request of each client, so that each
+// counts once, and a sum that depends on their order.
 type ledger struct {
-	m    *member
-	last Index
-	sum  uint64
-	ids  []uint64 // ascending
+	m     *member
+	last  Index
+	state [1 + clients]uint64 // the sum, then the newest request by client
 }
 
 func (l *ledger) Apply(e Entry) {
@@ -205,35 +211,38 @@ func (l *ledger) Apply(e Entry) {
 	l.last = e.Index
 	if e.Kind == Command {
 		id := binary.LittleEndian.Uint64(e.Data)
-		if at, again := slices.BinarySearch(l.ids, id); again {
+		newest := &l.state[id>>32]
+		if id <= *newest {
 			l.m.w.rare["request came twice"]++
 		} else {
-			l.ids = slices.Insert(l.ids, at, id)
-			l.sum = mix(l.sum ^ id)
+			*newest = id
+			l.state[0] = mix(l.state[0] ^ id)
 		}
 	}
-	l.m.w.truth.applied(l.m, e, l.sum)
+	l.m.w.truth.applied(l.m, e, l.state[0])
 }
 
 func (l *ledger) Snapshot() ([]byte, error) {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(l.last))
-	b = binary.LittleEndian.AppendUint64(b, l.sum)
-	for _, id := range l.ids {
-		b = binary.LittleEndian.AppendUint64(b, id)
+	for _, v := range l.state {
+		b = binary.LittleEndian.AppendUint64(b, v)
 	}
-	return b, nil
+	return append(b, make([]byte, 100)...), nil // more than one chunk
 }
 
 func (l *ledger) Restore(b []byte) error {
-	l.last, l.sum, l.ids = Index(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint64(b[8:]), nil
-	for b = b[16:]; len(b) > 0; b = b[8:] {
-		l.ids = append(l.ids, binary.LittleEndian.Uint64(b))
+	l.last = Index(binary.LittleEndian.Uint64(b))
+	for i := range l.state {
+		l.state[i] = binary.LittleEndian.Uint64(b[8+8*i:])
 	}
-	if t := &l.m.w.truth; l.last > Index(len(t.states)) || t.states[l.last-1] != l.sum {
+	if t := &l.m.w.truth; l.last > Index(len(t.states)) || t.states[l.last-1] != l.state[0] {
 		l.m.w.fail("StateDiffers: %v restores a snapshot at entry %d", l.m.self, l.last)
 	}
 	return nil
 }
+
+// clients is how many there are.
+const clients = 5
 
 // A client proposes requests one after the other, each again until it is known
 // to be committed, and reads in between.
@@ -268,12 +277,22 @@ func (c *client) act(id uint64) {
 			w.after(int64(w.draw(clientStream, c.id, 2*w.plan.proposeEvery)), func() { c.act(id) })
 		}
 	}
-	w.after(700_000, func() { again(id) })
+	w.after(250_000, func() { again(id) })
 	m := w.nodes[w.draw(clientStream, c.id, uint64(len(w.nodes)))]
-	if l := w.leading(); l != nil && w.draw(clientStream, c.id, 4) > 0 {
-		m = l
+	switch l := w.leading(); w.draw(clientStream, c.id, 4) {
+	case 0: // anybody
+	case 1: // whoever says that he leads
+		for _, other := range w.nodes {
+			if other.up && other != l && other.driver.Status().Leads {
+				m = other
+			}
+		}
+	default:
+		if l != nil {
+			m = l
+		}
 	}
-	if !m.up || m.paused {
+	if !m.up {
 		again(id)
 		return
 	}
@@ -303,7 +322,7 @@ func (c *client) act(id uint64) {
 		}
 		again(id)
 	})
-	m.turn()
+	m.wake()
 }
 
 // read asks for a read: it must show what anybody was shown before.
@@ -320,5 +339,12 @@ func (c *client) read(m *member, again func()) {
 		}
 		again()
 	})
-	m.turn()
+	m.wake()
+}
+
+// wake turns a node that is not paused; one that is has it waiting.
+func (m *member) wake() {
+	if !m.paused {
+		m.turn()
+	}
 }
