@@ -112,6 +112,9 @@ func (j *jsonBytes) UnmarshalJSON(text []byte) error {
 	case bytes.Equal(text, []byte("null")):
 		j.b = nil
 		return nil
+	case text[0] == '"' && bytes.IndexByte(text, '\\') < 0 && utf8.Valid(text):
+		j.b = nonNil(bytes.Clone(text[1 : len(text)-1])) // most are as they stand
+		return nil
 	case text[0] == '"':
 		var s string
 		if err := json.Unmarshal(text, &s); err != nil {
