@@ -127,6 +127,24 @@ func (p *process) serving(ctx context.Context) error {
 	}
 }
 
+// dies waits for the process to end by itself, until limit after it was ready,
+// and reports whether it did.
+func (p *process) dies(limit time.Duration) bool {
+	select {
+	case <-p.ended:
+		return true
+	case <-p.ready:
+	case <-time.After(startLimit):
+		return false
+	}
+	select {
+	case <-p.ended:
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
 // kill ends the process with SIGKILL and waits until it is gone.
 func (p *process) kill() error {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -11,8 +11,8 @@ import (
 )
 
 // How long a broker lives: any time up to the first, or, where it is to die at
-// a place, until it comes there, at most the second. Retention needs two rounds
-// of the janitor, a second each.
+// a place, until it comes there, at most the second once it serves. Retention
+// needs two rounds of the janitor, a second each.
 const (
 	lifetime   = 1200 * time.Millisecond
 	placeLimit = 4 * time.Second
@@ -88,15 +88,13 @@ func (k *killing) visit(ctx context.Context, n int, v *visit) error {
 		time.Sleep(k.upTo(lifetime / 4))
 		p.cmd.Process.Signal(syscall.SIGTERM)
 	}
-	met := true
-	select {
-	case <-p.ended:
-		if !p.killed() {
-			return fmt.Errorf("%s: the broker ended by itself: %w", spec, p.err)
-		}
+	met := p.dies(placeLimit)
+	switch {
+	case met && !p.killed():
+		return fmt.Errorf("%s: the broker ended by itself: %w", spec, p.err)
+	case met:
 		v.met++
-	case <-time.After(placeLimit):
-		met = false
+	default:
 		v.missed++
 		k.due = slices.Insert(k.due, min(3, len(k.due)), v)
 		if err := p.kill(); err != nil {
@@ -126,10 +124,8 @@ func (k *killing) approach(ctx context.Context, w way) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case <-p.ended:
-		case <-time.After(placeLimit): // the load stands still; the place will be missed
-			return p.kill()
+		if !p.dies(placeLimit) {
+			return p.kill() // the load stands still; the place will be missed
 		}
 		if !p.killed() {
 			return fmt.Errorf("the broker ended by itself: %w", p.err)
