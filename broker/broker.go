@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/teralog/teralog/coord"
 	"github.com/teralog/teralog/mem"
@@ -37,8 +38,9 @@ type Env struct {
 	Clock *mem.Clock       // for the loops of the rooms below; a manual broker has none
 	Log   *slog.Logger
 	// SnapshotEvery is how many metadata entries lie between two snapshots of
-	// it; 0: as many as coord finds fit.
+	// it, TidyEvery how often retention is looked at; 0: the rooms' defaults.
 	SnapshotEvery int
+	TidyEvery     time.Duration
 	// Manual says that no goroutine is started: things happen in Turn only.
 	Manual bool
 }
@@ -99,6 +101,7 @@ func New(c Config, e Env) (*Broker, error) {
 		ready: make(chan *fetch, maxParked),
 		work:  make(chan func(), maxWork),
 		fatal: make(chan error, 1),
+		lot:   lot{max: maxParked},
 	}
 	if err := b.open(); err != nil {
 		b.abandon()

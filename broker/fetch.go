@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,11 +72,21 @@ func (b *Broker) fetch(c *wire.Call) {
 // serve looks, and answers or parks.
 func (f *fetch) serve() {
 	f.look()
-	if f.news || f.full || f.total >= int64(f.req.MinBytes) || f.within <= f.b.time().Mono || len(f.req.Partitions) == 0 {
+	if f.news || f.full || f.total >= int64(f.req.MinBytes) || f.within <= f.b.time().Mono || len(f.req.Partitions) == 0 || f.gone() {
 		f.answer()
 		return
 	}
 	f.park()
+}
+
+// gone reports whether nobody waits for the answer any more.
+func (f *fetch) gone() bool {
+	select {
+	case <-f.call.Cancelled():
+		return true
+	default:
+		return false
+	}
 }
 
 // look asks every partition for what it has.
@@ -167,14 +178,80 @@ func noteDamage(r *wire.FetchResult, err error) {
 	}
 }
 
-// answer sends what the last look found.
+// answer sends what the last look found. What has to be read from the disk, or
+// decoded, is looked into by a worker first.
 func (f *fetch) answer() {
-	if f.req.Plain && f.total > 0 {
-		if !f.b.submit(f.answerPlain) {
-			f.refuse(errBusy)
-		}
-		return
+	ok := true
+	switch {
+	case f.req.Plain && f.total > 0:
+		ok = f.b.submit(f.answerPlain)
+	case f.resident():
+		f.sendStored()
+	default:
+		ok = f.b.submit(f.answerStored)
 	}
+	if !ok {
+		f.refuse(errBusy)
+	}
+}
+
+// resident reports whether all that was found is in memory. Such ranges go out
+// unread: whoever wrote or read them last has checked them.
+func (f *fetch) resident() bool {
+	for i := range f.ranges {
+		if !f.ranges[i].Resident() {
+			return false
+		}
+	}
+	return true
+}
+
+// answerStored checks what was found on the disk and sends what is sound: bytes
+// that the disk has changed are not passed on. The log remembers damage, so the
+// next look stops before it. Runs on a worker.
+func (f *fetch) answerStored() {
+	for looks := 1; !f.check(); looks++ {
+		if looks == maxLooks {
+			f.refuse(wire.Errorf(wire.CodeStorageError, "damage wherever the log is read"))
+			return
+		}
+		f.look()
+	}
+	f.sendStored()
+}
+
+// maxLooks bounds how often one fetch is held up by new damage.
+const maxLooks = 16
+
+// check reports whether all that was found is sound. A partition that cannot be
+// read has its error answered and does not hold up the others.
+func (f *fetch) check() bool {
+	n := 0
+	for i := range f.resp.Partitions {
+		r := &f.resp.Partitions[i]
+		if r.Bytes == 0 {
+			continue
+		}
+		found := &f.ranges[n]
+		n++
+		if found.Resident() {
+			continue
+		}
+		err := found.Check()
+		if errors.Is(err, wire.CodeCorrupt) {
+			return false
+		}
+		if err != nil {
+			r.Code, r.Bytes, r.Next = wire.CodeOf(err), 0, f.req.Partitions[i].Offset
+			n--
+			found.Done()
+			f.ranges = slices.Delete(f.ranges, n, n+1)
+		}
+	}
+	return true
+}
+
+func (f *fetch) sendStored() {
 	for i := range f.ranges {
 		f.files = append(f.files, f.ranges[i].FileRange)
 	}

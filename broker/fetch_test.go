@@ -225,14 +225,12 @@ func TestFetchAtOnce(t *testing.T) {
 func TestFetchFull(t *testing.T) {
 	r := newRig(t)
 	id := r.create("t", 1)
+	r.b.lot.max = 500
 	var parked []*pending
-	for i := range maxParked {
+	for range r.b.lot.max {
 		req := fetchOf(id, 0, 0)
 		req.MaxWaitMillis = 5000
 		parked = append(parked, r.begin(req, new(wire.FetchResponse)))
-		if i%500 == 0 {
-			r.settle() // the partition's mailbox holds no more
-		}
 	}
 	r.settle()
 	req := fetchOf(id, 0, 0)

@@ -29,7 +29,7 @@ func (b *Broker) open() error {
 	b.set = repl.NewSet(repl.SetConfig{
 		Dirs: b.dirs, Self: b.config.Node, Clock: b.env.Clock, Manual: b.env.Manual,
 		Flushers: b.config.Flushers, SlowAfter: b.config.FlushSlow, FailAfter: b.config.FlushLost,
-		Log: b.log, OnEvent: b.event,
+		TidyEvery: b.env.TidyEvery, Log: b.log, OnEvent: b.event,
 	})
 	if err := b.bumpEpochs(now); err != nil {
 		return err

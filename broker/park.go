@@ -11,16 +11,30 @@ import (
 
 // A lot is where the parked fetches stand, so that a stop can wake them all.
 type lot struct {
+	max    int // at most maxParked
 	mu     sync.Mutex
 	parked map[*fetch]struct{}
 	closed bool
+	swept  time.Duration // when it was last searched for fetches of nobody
 }
 
-// enter reports whether there was a place for f.
-func (l *lot) enter(f *fetch) bool {
+// sweepLotEvery is how often a full lot is searched.
+const sweepLotEvery = time.Second
+
+// enter reports whether there was a place for f. A full lot is searched for
+// fetches whose connections are gone, whose places are soon free then: clients
+// that come and go must not keep those who stay from waiting.
+func (l *lot) enter(f *fetch, now time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.parked) >= maxParked {
+	if l.closed {
+		return false
+	}
+	if len(l.parked) >= l.max {
+		if now >= l.swept {
+			l.swept = now + sweepLotEvery
+			l.wakeGone()
+		}
 		return false
 	}
 	if l.parked == nil {
@@ -28,6 +42,15 @@ func (l *lot) enter(f *fetch) bool {
 	}
 	l.parked[f] = struct{}{}
 	return true
+}
+
+// wakeGone wakes the fetches nobody waits for. l.mu is held.
+func (l *lot) wakeGone() {
+	for f := range l.parked {
+		if f.gone() {
+			f.wake()
+		}
+	}
 }
 
 func (l *lot) leave(f *fetch) {
@@ -67,7 +90,7 @@ func (l *lot) isClosed() bool {
 // A wake may also come late, to a fetch that was answered and now serves
 // another request: then that one looks once more than it must.
 func (f *fetch) park() {
-	if !f.b.lot.enter(f) {
+	if !f.b.lot.enter(f, f.b.time().Mono) {
 		if f.b.lot.isClosed() {
 			f.answer()
 			return

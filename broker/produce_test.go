@@ -286,6 +286,37 @@ func TestProduceDuplicates(t *testing.T) {
 	}
 }
 
+// TestProduceEarly sends pipelined batches to a topic whose partitions are not
+// made yet: the first is refused, so is the one behind it that arrives in time,
+// and both get in, in order, when they are sent again.
+func TestProduceEarly(t *testing.T) {
+	r := newRig(t)
+	r.begin(&wire.CreateTopicRequest{Name: "t", Partitions: 1}, new(wire.CreateTopicResponse))
+	for r.b.Image().Topic("t") == nil {
+		r.b.Step(Step{Kind: StepCoord})
+	}
+	id := r.b.Image().Topic("t").ID
+	a := batchOf(t, wire.BuilderOptions{Topic: id, Producer: 5}, slices.Repeat([]string{"a"}, 17)...)
+	b := batchOf(t, wire.BuilderOptions{Topic: id, Producer: 5, BaseSequence: 17}, slices.Repeat([]string{"b"}, 5)...)
+	early := r.begin(&wire.ProduceRequest{Acks: wire.AcksAll, Batches: []wire.Batch{a}}, new(wire.ProduceResponse))
+	if res := early.resp.(*wire.ProduceResponse).Results; early.answers != 1 || res[0].Code != wire.CodeNotLeader || !res[0].Code.Definite() || !res[0].Code.Retriable() {
+		t.Fatalf("%d answers, %+v", early.answers, res)
+	}
+	r.settle()
+	f := func(b wire.Batch, code wire.Code, base wire.Offset) {
+		t.Helper()
+		if res := r.send(b)[0]; res.Code != code || res.Base != base {
+			t.Fatalf("%+v, want %v at %d", res, code, base)
+		}
+	}
+	f(b, wire.CodeUnknownProducer, -1)
+	f(a, wire.CodeOK, 0)
+	f(b, wire.CodeOK, 17)
+	if got := strings.Join(r.readAll(id, 0), ""); got != strings.Repeat("a", 17)+"bbbbb" {
+		t.Fatalf("%q", got)
+	}
+}
+
 // TestProduceBusy checks that what does not fit is refused at once, definitely,
 // with a time to come again, and that nothing of it remains.
 func TestProduceBusy(t *testing.T) {

@@ -450,6 +450,131 @@ func TestSendfile(t *testing.T) {
 	}
 }
 
+// TestColdDamage flips a byte of a sealed segment, drops it from memory and
+// fetches: the broker reads what is not in memory before it sends it, so the
+// damage is told and never sent, the rest comes.
+func TestColdDamage(t *testing.T) {
+	dir := t.TempDir()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := run(t, storage.OS(), dir, ln)
+	defer l.stop()
+	c := dial(t, new(net.Dialer), ln.Addr().String())
+	defer c.Close()
+	id := createOn(t, c, "t", 1, wire.Setting{Key: "segment.bytes", Value: "16MiB"}, wire.Setting{Key: "flush", Value: "sync"})
+	value := strings.Repeat("v", 100_000)
+	for range 200 {
+		sendOn(t, c, batchOf(t, wire.BuilderOptions{Topic: id}, value))
+	}
+	one := int64(len(batchOf(t, wire.BuilderOptions{Topic: id}, value)))
+	f, err := storage.OS().Open(dir+"/topics/t/partition-0000/00000000000000000000.log", storage.ReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("!"), 100*one+500); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Sync(), f.DropCache(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	fetch := func(at wire.Offset) (wire.FetchResult, int) {
+		t.Helper()
+		var resp wire.FetchResponse
+		req := fetchOf(id, 0, at)
+		req.MaxBytes, req.Partitions[0].MaxBytes = 32<<20, 32<<20
+		buf, err := c.DoBuf(context.Background(), req, &resp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer buf.Release()
+		n := 0
+		for b, err := range wire.Batches(resp.Partitions[0].Data) {
+			if err = errors.Join(err, b.Verify()); err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		return resp.Partitions[0], n
+	}
+	p, err := l.b.Set().Leader(wire.PartitionID{Topic: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := p.View().Log.Find(0, 200, 32<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cold := !found.Resident()
+	found.Done()
+	if !cold {
+		t.Skip("the files lie on a disk that keeps its pages")
+	}
+	if err := f.DropCache(0, 0); err != nil { // the question has brought some back
+		t.Fatal(err)
+	}
+	got := 0
+	for at, steps := wire.Offset(0), 0; at < 200; steps++ {
+		r, n := fetch(at)
+		switch {
+		case steps > 20:
+			t.Fatalf("no end at %d: %+v", at, r)
+		case r.Code == wire.CodeCorrupt && r.CorruptFrom == 100 && r.CorruptTo == 101 && at == 100:
+			at = r.CorruptTo
+		case r.Code != wire.CodeOK:
+			t.Fatalf("at %d: %+v", at, r)
+		default:
+			got += n
+			at = r.Next
+		}
+	}
+	if got != 199 {
+		t.Fatalf("%d of 199 sound batches", got)
+	}
+}
+
+// TestGoneFetches fills the lot with fetches of connections that are gone: who
+// comes then finds a place when told to come again.
+func TestGoneFetches(t *testing.T) {
+	bubble(t, func(t *testing.T, l *live, _ *storage.MemFS, network *wire.MemNet) {
+		c := dial(t, network, "broker:1")
+		defer c.Close()
+		id := createOn(t, c, "t", 1)
+		waiting := fetchOf(id, 0, 0)
+		waiting.MaxWaitMillis = 60_000
+		l.b.lot.max = 300
+		for range 4 {
+			other := dial(t, network, "broker:1")
+			for range 90 {
+				goOn(other, waiting, new(wire.FetchResponse))
+			}
+			synctest.Wait()
+			other.Close()
+		}
+		var err error
+		for tries := range 3 {
+			parked := goOn(c, waiting, new(wire.FetchResponse))
+			synctest.Wait()
+			select {
+			case err = <-parked:
+				if wire.CodeOf(err) != wire.CodeBusy {
+					t.Fatalf("try %d: %v", tries, err)
+				}
+				time.Sleep(time.Second)
+			default:
+				sendOn(t, c, batchOf(t, wire.BuilderOptions{Topic: id}, "v"))
+				if err := <-parked; err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+		}
+		t.Fatalf("the places of the gone are still taken: %v", err)
+	})
+}
+
 // allocations returns what f allocates on average once it is warm.
 func allocations(f func()) float64 {
 	for range 200 {

@@ -312,6 +312,51 @@ func TestStartTornTail(t *testing.T) {
 	f(func(size int) uint32 { return uint32(size) + 1 })
 }
 
+// TestStartShortLog takes the end of a log away while the broker is down. What
+// had not been proved durable is gone, and a reader past the end is told so at
+// once, with the bounds. What had been is damage: its offsets are never given
+// to other records. Nobody waits for what will not come.
+func TestStartShortLog(t *testing.T) {
+	f := func(proved bool, check func(r *rig, id wire.TopicID, at10 *wire.FetchRequest)) {
+		t.Helper()
+		r := newRig(t)
+		id := r.create("t", 1)
+		for i := range 10 {
+			r.write(id, 0, fmt.Sprint(i))
+		}
+		if proved {
+			r.pass(2 * time.Second)
+		}
+		r.kill(false)
+		one := len(batchOf(t, wire.BuilderOptions{Topic: id}, "9"))
+		r.overwrite(folder+"/00000000000000000000.log", func(b []byte) []byte { return b[:len(b)-3*one] })
+		r.start()
+		req := fetchOf(id, 0, 10)
+		req.MaxWaitMillis = 60_000
+		check(r, id, req)
+	}
+
+	f(false, func(r *rig, id wire.TopicID, at10 *wire.FetchRequest) {
+		if res := r.read(at10)[0]; res.Code != wire.CodeOutOfRange || res.LogStart != 0 || res.End != 7 {
+			t.Fatalf("a reader at 10 hears %+v", res)
+		}
+		if got := r.readAll(id, 0); len(got) != 7 {
+			t.Fatalf("%q", got)
+		}
+	})
+	f(true, func(r *rig, id wire.TopicID, at10 *wire.FetchRequest) {
+		if res := r.read(fetchOf(id, 0, 7))[0]; res.Code != wire.CodeCorrupt || res.CorruptFrom != 7 || res.CorruptTo != 10 {
+			t.Fatalf("a reader at 7 hears %+v", res)
+		}
+		if at := r.write(id, 0, "new"); at != 10 {
+			t.Fatalf("the next record is at %d", at)
+		}
+		if res := r.read(at10)[0]; res.Code != wire.CodeOK || !slices.Equal(valuesOf(t, res.Data), []string{"new"}) {
+			t.Fatalf("a reader at 10 hears %+v", res)
+		}
+	})
+}
+
 // TestStartOrphans checks that what no metadata names is set aside, never
 // deleted, and that what a delete names goes.
 func TestStartOrphans(t *testing.T) {
