@@ -223,7 +223,9 @@ func (c *Checker) read(o *observed, r Read) {
 	if s.outcome == OK && s.decided && s.offset >= 0 && s.offset != r.Offset && s.idem && !o.apart(s.offset, s.epoch, r.Offset, r.Epoch) {
 		c.anomaly("A2", o.id, "%+v was acknowledged at offset %d and lies at %d", r.ID, s.offset, r.Offset)
 	}
-	s.seen, s.at = r.Offset, r.Epoch
+	if s.seen < 0 || r.Epoch >= s.at {
+		s.seen, s.at = r.Offset, r.Epoch
+	}
 }
 
 // place compares what an offset holds with what it held.

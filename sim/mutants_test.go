@@ -16,15 +16,15 @@ var mutants = []struct {
 	name string
 	seed uint64
 }{
-	{"ack before fsync", 0},
-	{"no directory fsync on roll", 0},
-	{"no fsync after a recovery cut", 0},
-	{"fsync retried", 0},
-	{"clean marker removed after load", 0},
-	{"unknown producer accepted", 0},
-	{"duplicate answered before its original is durable", 0},
-	{"stray directory deleted", 0},
-	{"time index entry one batch late", 0},
+	{"ack before fsync", 1000000},
+	{"no directory fsync on roll", 1000000},
+	{"no fsync after a recovery cut", 1000000},
+	{"fsync retried", 1000007},
+	{"clean marker removed after load", 1000000},
+	{"unknown producer accepted", 1000201},
+	{"duplicate answered before its original is durable", 1000000},
+	{"stray directory deleted", 1000000},
+	{"time index entry one batch late", 1000000},
 }
 
 // TestMutants runs each bug's recorded seed, then fresh ones until it is found

@@ -41,6 +41,7 @@ var testArrows = map[string][]string{
 	"client":     {"broker", "storage"},
 	"client/cli": {"broker", "storage"},
 	"bench":      {"broker", "storage"},
+	"sim":        {"golang.org/x/sys"}, // mounts
 }
 
 // httpRooms are the rooms in which net/http may stand.

@@ -104,7 +104,7 @@ func TestDirLife(t *testing.T) {
 	l.Close()
 
 	d = mustOpenDir(t, m.Clone(), "boot")
-	if s := d.Start(); s != (DirStart{Number: 2, SameBoot: true}) {
+	if s := d.Start(); s != (DirStart{Number: 2, SameBoot: true, warm: true}) {
 		t.Fatalf("after a death: %+v", s)
 	}
 	found := d.Partitions()
@@ -112,7 +112,7 @@ func TestDirLife(t *testing.T) {
 		found[1] != (FoundPartition{"orders", ordersID, "/data/topics/orders/partition-0003", nil}) {
 		t.Fatalf("found %+v", found)
 	}
-	if s := d.openState(ordersID); *s.Point != p || s.Clean != nil || !s.SameBoot || s.Quarantine != "/data/quarantine" {
+	if s := d.openState(ordersID); *s.Point != p || s.Clean != nil || !s.Warm || s.Quarantine != "/data/quarantine" {
 		t.Fatalf("open state: %+v", s)
 	}
 }

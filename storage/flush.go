@@ -100,7 +100,7 @@ func (s *segment) sync() error {
 		return err
 	}
 	defer s.done()
-	return f.Sync()
+	return syncFile(f)
 }
 
 // A Checkpoint is what the owner saw of the log when it asked for a recovery

@@ -182,7 +182,7 @@ func (x *life) restart() {
 		end := closeLog(x.t, x.l)
 		in.Clean, x.point, x.flushed = &end, &end.Point, end.Point.Offset
 	case 1:
-		x.fs, in.SameBoot = x.fs.Clone(), true
+		x.fs, in.Warm = x.fs.Clone(), true
 	case 2:
 		x.fs = x.fs.Crash(CrashAny)
 	}
@@ -199,7 +199,7 @@ func (x *life) restart() {
 	if in.Clean != nil && (!rep.Clean || rep.Touched()) {
 		x.fatal("a clean stop was not one: %v", rep)
 	}
-	if in.SameBoot && v.End() != x.l.View().End() {
+	if in.Warm && v.End() != x.l.View().End() {
 		x.fatal("a kill lost %d to %d: %v", v.End(), x.l.View().End(), rep)
 	}
 	x.batches = slices.DeleteFunc(x.batches, func(b wire.Batch) bool { return b.BaseOffset() >= v.End() })

@@ -182,7 +182,7 @@ func (r *crashRun) run(limit int, judge func(disk *MemFS, sameBoot bool, how str
 
 // open is recovery of a disk as the data directory would ask for it.
 func (r *crashRun) open(disk FS, sameBoot bool) (*Log, error) {
-	in := openState{Quarantine: testQuarantine, SameBoot: sameBoot}
+	in := openState{Quarantine: testQuarantine, Warm: sameBoot}
 	if err := disk.SyncDir("."); err != nil { // as step 2 of a start does
 		return nil, err
 	}

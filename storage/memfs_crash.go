@@ -6,6 +6,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // reachable returns, in order, the pending effects that could matter: those on
@@ -125,6 +126,25 @@ func (m *MemFS) Pending() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.reachable())
+}
+
+// Unsynced returns the paths, sorted, of the files whose name ends in suffix and
+// whose bytes or length a power cut could change.
+func (m *MemFS) Unsynced(suffix string) (paths []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var visit func(at string, n *memNode)
+	visit = func(at string, n *memNode) {
+		if !n.isDir && len(n.pending) > 0 && strings.HasSuffix(at, suffix) {
+			paths = append(paths, at)
+		}
+		for base, child := range n.names {
+			visit(at+"/"+base, child)
+		}
+	}
+	visit("", m.root)
+	slices.Sort(paths)
+	return paths
 }
 
 // Crashes yields every distinct disk that a power cut may leave of m, with a

@@ -17,7 +17,7 @@ import (
 type openState struct {
 	Point      *Point    // its entry in recovery-points; nil: none
 	Clean      *CleanEnd // where it ended; nil unless the last stop was clean
-	SameBoot   bool      // the machine has run since
+	Warm       bool      // the machine has run since: its cache may show what the disk has not
 	Quarantine string    // folder for cut bytes
 	Files      *openFiles
 }
@@ -337,7 +337,7 @@ func (r *recovery) pop() error {
 // that what is judged is what the disk holds. That holds for its length too: if
 // the machine has run since, a truncation may stand in memory only.
 func (r *recovery) scanActive(size int64) (bad, err error) {
-	if size == r.tail.size && !r.in.SameBoot {
+	if size == r.tail.size && !r.in.Warm {
 		return nil, nil
 	}
 	if err := syncFile(r.file); err != nil {

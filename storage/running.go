@@ -22,6 +22,8 @@ type DirStart struct {
 	SameBoot bool
 
 	Empty bool // no partition lies here, and none is missing
+
+	warm bool // the machine has run on since, whatever failed: its cache may show what the disk has not
 }
 
 // A running file tells of a start whose end no clean file tells of.
@@ -89,7 +91,8 @@ func (d *Dir) begin(formatted bool, boot string) error {
 	failed := !notExist(failErr)
 	d.start.Number = max(last.start, stop.start, fail.start) + 1
 	d.start.Clean = formatted || lastErr == nil && stopErr == nil && stop.start == last.start && !failed
-	d.start.SameBoot = lastErr == nil && boot != "" && last.boot == boot && !last.suspect && !failed
+	d.start.warm = lastErr == nil && boot != "" && last.boot == boot
+	d.start.SameBoot = d.start.warm && !last.suspect && !failed
 	d.boot = boot
 	if d.start.Clean {
 		d.ends = stop.ends
@@ -102,11 +105,11 @@ func (d *Dir) begin(formatted bool, boot string) error {
 	}
 
 	d.suspect = !d.start.Clean && !d.start.SameBoot
+	if mem.Mutant("clean marker removed after load") && stopErr == nil {
+		return nil // so late that records are served before
+	}
 	if err := d.writeRunning(d.suspect); err != nil {
 		return err
-	}
-	if mem.Mutant("clean marker removed after load") {
-		return nil // Recovered does it
 	}
 	return d.removeSynced(cleanName, failedName)
 }
@@ -155,11 +158,6 @@ func (d *Dir) removeSynced(names ...string) error {
 func (d *Dir) Recovered() error {
 	if err := d.usable(); err != nil {
 		return err
-	}
-	if mem.Mutant("clean marker removed after load") {
-		if err := d.removeSynced(cleanName, failedName); err != nil {
-			return d.settle(err)
-		}
 	}
 	if !d.isSuspect() {
 		return nil
