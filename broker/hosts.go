@@ -24,7 +24,7 @@ type hosts struct {
 	queue  chan settle
 	places *mem.Budget // of queue, taken before the metadata is changed
 
-	found map[place]storage.FoundPartition // by the start; not changed later
+	found map[place]storage.FoundPartition // by the start
 
 	mu    sync.Mutex
 	down  map[wire.PartitionID]error // why a partition of the metadata is not hosted
@@ -205,22 +205,34 @@ func (b *Broker) removeTopic(id wire.TopicID) error {
 		if t.ID != id {
 			continue
 		}
-		for n, place := range t.Partitions {
+		for n, p := range t.Partitions {
 			pid := wire.PartitionID{Topic: id, Partition: int32(n)}
 			b.hosts.note(pid, nil)
-			d := b.directory(place.Dir)
+			d := b.directory(p.Dir)
 			if d == nil {
 				continue
 			}
 			if err := d.Delete(pid); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
+			errs = append(errs, b.setAside(place{d, t.Name, n}))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return wire.Errorf(wire.CodeOffline, "the topic is deleted; its files are still there, to be removed at the next start: %v", err)
 	}
 	return nil
+}
+
+// setAside takes a folder that could not be opened out of the way of a topic to
+// come. Whose it is nobody can tell, so it is kept.
+func (b *Broker) setAside(at place) error {
+	found, ok := b.hosts.found[at]
+	if !ok || found.Err == nil {
+		return nil
+	}
+	delete(b.hosts.found, at)
+	return at.dir.Orphan(found.Path)
 }
 
 // sweep lets the metadata forget deleted topics of which nothing is left

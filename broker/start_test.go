@@ -195,6 +195,21 @@ func TestStartDamagedPartition(t *testing.T) {
 			check(r)
 			other := r.create("u", 1)
 			r.write(other, 0, "new")
+
+			// The topic can be deleted, and its name used again.
+			r.delete(id)
+			again := r.create("t", 2)
+			for p := range int32(2) {
+				r.write(again, p, "again")
+				if got := r.readAll(again, p); !slices.Equal(got, []string{"again"}) {
+					t.Fatalf("%s: partition %d of the new topic: %q", name, p, got)
+				}
+			}
+			r.stop()
+			r.start()
+			if got := r.readAll(again, 0); !slices.Equal(got, []string{"again"}) {
+				t.Fatalf("%s: the new topic after a restart: %q", name, got)
+			}
 		}
 	}
 	offline := func(r *rig) {

@@ -277,8 +277,8 @@ func TestRoundTrip(t *testing.T) {
 // TestFlights loads the flights, keyed by origin and with their own times,
 // and reads them back whole and by windows: what their file says is found.
 func TestFlights(t *testing.T) {
-	if testing.Short() {
-		t.Skip("231,083 records")
+	if testing.Short() || race {
+		t.Skip("231,083 records take their time")
 	}
 	var truth struct {
 		Records int
