@@ -22,6 +22,7 @@ import (
 type janitor struct {
 	dir    *directory
 	round  time.Duration // when the next one is due
+	begun  bool          // the first is over
 	tidy   time.Duration // when retention is looked at next
 	next   int           // whose checkpoint is next, in the list of partitions
 	proofs []proof       // to be written with the recovery points, and told
@@ -59,6 +60,9 @@ func (j *janitor) turn(now mem.Now) {
 	}
 	c := &j.dir.set.config
 	j.round = now.Mono + c.PointEvery
+	if !j.begun { // what recovery scanned is proved soon, else a node that dies young scans ever more
+		j.begun, j.round = true, now.Mono+c.PointEvery/8
+	}
 	tidy := now.Mono >= j.tidy
 	if tidy {
 		j.tidy = now.Mono + c.TidyEvery

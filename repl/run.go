@@ -83,16 +83,18 @@ func (d *directory) join() {
 // runJanitor tidies one directory. Each has a loop of its own, since one whose
 // disk hangs must not keep the others from it.
 func (d *directory) runJanitor(ctx context.Context) {
-	ticker := time.NewTicker(d.set.config.PointEvery)
-	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.set.quit:
 			return
-		case <-ticker.C:
-			d.janitor.turn(d.set.config.Clock.Now())
+		case <-timer.C:
+			now := d.set.config.Clock.Now()
+			d.janitor.turn(now)
+			timer.Reset(max(d.janitor.round-now.Mono, d.set.config.PointEvery/8))
 		}
 	}
 }

@@ -22,6 +22,7 @@ const help = `Usage: teralog sim one|kill [flags]
 
   teralog sim one -seed 1 -seeds 1000   run a simulated one-node broker from 1,000 seeds
   teralog sim one -seed 42 -trace       print everything that happens in seed 42
+  teralog sim kill -rounds 100          kill a real broker with SIGKILL, 100 times
 
 A seed is always the same run. One that fails prints what went wrong, the last
 events, and how to run it again.
@@ -39,6 +40,9 @@ func Run(ctx context.Context, args []string, in io.Reader, out, notes io.Writer)
 			return usage{errors.New("one or kill?")}
 		}
 		return nil
+	}
+	if args[0] == "kill" {
+		return Kill(ctx, args[1:], in, out, notes)
 	}
 	if args[0] != "one" {
 		return usage{fmt.Errorf("unknown subcommand %q; see teralog sim --help", args[0])}
