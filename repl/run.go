@@ -83,7 +83,7 @@ func (d *directory) join() {
 // runJanitor tidies one directory. Each has a loop of its own, since one whose
 // disk hangs must not keep the others from it.
 func (d *directory) runJanitor(ctx context.Context) {
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(d.set.config.PointEvery / 8)
 	defer timer.Stop()
 	for {
 		select {
