@@ -73,11 +73,10 @@ type Broker struct {
 	wheel *mem.Wheel
 	hosts hosts // what of the metadata is true on disk here
 
-	now   atomic.Pointer[mem.Now] // of a manual broker: that of the last Turn
-	ready chan *fetch             // parked fetches to look at again
-	work  chan func()             // look-ups that read the disk, and decoding
-	lot   lot                     // where parked fetches stand
-	addr  atomic.Pointer[string]  // told to clients
+	ready chan *fetch            // parked fetches to look at again
+	work  chan func()            // look-ups that read the disk, and decoding
+	lot   lot                    // where parked fetches stand
+	addr  atomic.Pointer[string] // told to clients
 
 	server *wire.Server
 	fatal  chan error // why the process must end

@@ -119,8 +119,6 @@ func (i *Image) request(id wire.UUID) *request {
 
 func byName(t *Topic, name string) int   { return strings.Compare(t.Name, name) }
 func byID(t *Topic, id wire.TopicID) int { return cmp.Compare(t.ID, id) }
-func compareNames(a, b *Topic) int       { return strings.Compare(a.Name, b.Name) }
-func compareIDs(a, b *Topic) int         { return cmp.Compare(a.ID, b.ID) }
 
 func find(ts []*Topic, id wire.TopicID) *Topic {
 	if at, ok := slices.BinarySearchFunc(ts, id, byID); ok {
@@ -156,15 +154,6 @@ func (d *draft) addTopic(t *Topic) {
 	for _, p := range t.Partitions {
 		d.hosted[p.Dir]++
 	}
-}
-
-// replaceTopic puts t in the place of the topic of the same name and id, with
-// as many partitions in the same directories.
-func (d *draft) replaceTopic(t *Topic) {
-	at, _ := slices.BinarySearchFunc(d.names, t.Name, byName)
-	d.names[at] = t
-	at, _ = slices.BinarySearchFunc(d.ids, t.ID, byID)
-	d.ids[at] = t
 }
 
 func (d *draft) deleteTopic(t *Topic) {

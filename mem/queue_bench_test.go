@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// A task is about what a partition's mailbox carries.
+// A task is about as large as what a partition's mailbox carries.
 type task struct {
-	bytes []byte
-	done  func()
-	acks  int8
+	_    []byte
+	done func()
+	_    int8
 }
 
 // BenchmarkQueueInline is the idle path: the pusher takes the free turn.

@@ -398,7 +398,7 @@ func TestQueueStress(t *testing.T) {
 						if ok {
 							i++
 						} else {
-							time.Sleep(1) // the bubble's time: until all others sleep, the owner too
+							time.Sleep(time.Nanosecond) // the bubble's time: until all others sleep, the owner too
 						}
 						if mine || r.IntN(8) == 0 && s.q.Take() {
 							s.inline(r)
@@ -455,7 +455,7 @@ func TestQueueStressClose(t *testing.T) {
 						case closed.Load():
 							return
 						default:
-							time.Sleep(1)
+							time.Sleep(time.Nanosecond)
 						}
 					}
 				})

@@ -27,7 +27,6 @@ type spot struct {
 	epoch     wire.Epoch // of the last batch read
 	committed wire.Offset
 	seenIn    wire.Epoch // the leader epoch committed was seen in
-	end       bool       // the last fetch brought nothing
 }
 
 func (w *one) addConsumer(n uint32) {

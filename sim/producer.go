@@ -34,7 +34,6 @@ type lane struct {
 	next    int32 // sequence of the next new batch
 	batches []*outgoing
 	held    time.Duration // nothing is sent before that
-	pumping bool          // a later pump is scheduled
 }
 
 // An outgoing batch has no outcome yet.

@@ -28,7 +28,7 @@ const maxWrong = 8
 // loadCounts is what a load did.
 type loadCounts struct {
 	sent, acked, failed, doubtful, bytes, read int64
-	created, deleted, outOfRange, truncated    int64
+	created, deleted, outOfRange               int64
 }
 
 func newHistory(run uint32) *history {

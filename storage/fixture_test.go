@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -37,11 +36,12 @@ func (m maker) batch(t testing.TB) wire.Batch {
 	if m.times == nil {
 		m.times = []int64{1000}
 	}
-	if m.id == (wire.PartitionID{}) {
-		m.id = orders3
+	id := m.id
+	if id == (wire.PartitionID{}) {
+		id = orders3
 	}
 	b := wire.NewBuilder(wire.BuilderOptions{
-		Topic: m.id.Topic, Partition: m.id.Partition, Codec: m.codec,
+		Topic: id.Topic, Partition: id.Partition, Codec: m.codec,
 		Producer: m.producer, ProducerEpoch: m.epoch, BaseSequence: m.seq, MaxBytes: wire.MaxBatchBytes,
 	})
 	for i, at := range m.times {
@@ -219,8 +219,6 @@ func putFile(t testing.TB, fs FS, name string, b []byte) {
 }
 
 func logName(base wire.Offset) string { return segmentName(logDir, base, logSuffix) }
-
-const noTime = math.MinInt64
 
 func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 

@@ -20,11 +20,10 @@ type crashRun struct {
 	at    string // the step under way
 	marks int
 
-	floor    wire.Offset     // flushed: whatever happens, the log reaches here
-	start    wire.Offset     // what the newest trim asked for
-	branches [][]wire.Batch  // histories the log may have: the one before a truncation, and the one after
-	epoch    wire.Epoch      // durable
-	seen     map[string]bool // kinds of disk judged
+	floor    wire.Offset    // flushed: whatever happens, the log reaches here
+	start    wire.Offset    // what the newest trim asked for
+	branches [][]wire.Batch // histories the log may have: the one before a truncation, and the one after
+	epoch    wire.Epoch     // durable
 	images   int
 }
 

@@ -221,7 +221,7 @@ func TestRecoverZeroedHeader(t *testing.T) {
 		clear(b[from : from+n])
 		putFile(t, disk, logName(0), b)
 		v := reopenClean(t, disk, o, end).View()
-		got, err := contents(v, 0, v.End(), 1<<16)
+		_, err := contents(v, 0, v.End(), 1<<16)
 		for wire.CodeOf(err) != wire.CodeCorrupt {
 			if err != nil {
 				t.Fatal(err)
@@ -240,7 +240,8 @@ func TestRecoverZeroedHeader(t *testing.T) {
 		if bad.From > wire.Offset(hit) || bad.To <= wire.Offset(hit) || int(bad.To-bad.From) > 20 {
 			t.Fatalf("batch %d is damaged, said to be: %v", hit, bad)
 		}
-		if got, err = contents(v, 0, bad.From, 1<<16); err != nil || !bytes.Equal(got, join(bs[:bad.From])) {
+		got, err := contents(v, 0, bad.From, 1<<16)
+		if err != nil || !bytes.Equal(got, join(bs[:bad.From])) {
 			t.Fatalf("before the damage: %v", err)
 		}
 		if got, err = contents(v, bad.To, v.End(), 1<<16); err != nil || !bytes.Equal(got, join(bs[bad.To:])) {

@@ -195,7 +195,8 @@ func (v *View) findIn(f File, s *segment, x *tail, from, bound wire.Offset, maxB
 // extend takes more batches into r, which ends where w stands, up to limit in
 // the file. It goes by index entries where it can and then reads no header.
 func (v *View) extend(r *Range, s *segment, x *tail, w *walker, bound wire.Offset, limit int64) error {
-	end, next := w.pos, w.next
+	var end int64
+	var next wire.Offset
 	if x.end <= bound && x.size <= limit {
 		end, next = x.size, x.end
 	} else {
@@ -203,7 +204,7 @@ func (v *View) extend(r *Range, s *segment, x *tail, w *walker, bound wire.Offse
 		if err != nil {
 			return storageError(err)
 		}
-		if int64(p.pos) > end {
+		if int64(p.pos) > w.pos {
 			end, next = int64(p.pos), s.base+wire.Offset(p.rel)
 		} else {
 			for w.pos+wire.HeaderSize <= limit && w.next < bound {

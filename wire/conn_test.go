@@ -47,12 +47,6 @@ func (p *parking) answer(before Offset) {
 	c.Reply(&TrimResponse{Start: before})
 }
 
-func (p *parking) len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.calls)
-}
-
 // asking is a call made by Do or Go on a goroutine of its own.
 type asking struct {
 	resp TrimResponse

@@ -36,7 +36,6 @@ func (f sysReader) SysFd() uintptr {
 
 // A loop is a server on a loopback socket.
 type loop struct {
-	t      *testing.T
 	addr   string
 	server *Server
 	pool   *mem.Pool
