@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,6 +131,12 @@ func (b *Broker) hello() wire.HelloResponse {
 
 // Cluster returns the id of the cluster the broker belongs to.
 func (b *Broker) Cluster() wire.UUID { return b.dirs[0].Cluster() }
+
+// Clean reports whether the last use of every data directory was ended by a
+// clean stop, so that nothing was scanned at the start.
+func (b *Broker) Clean() bool {
+	return !slices.ContainsFunc(b.dirs, func(d *storage.Dir) bool { return !d.Start().Clean })
+}
 
 // Set returns the partitions hosted here.
 func (b *Broker) Set() *repl.Set { return b.set }

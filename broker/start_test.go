@@ -538,6 +538,7 @@ func TestStartDiskFull(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.fs.SetCapacity(total - free)
+		r.fs.Fail(storage.OpWrite+":partition-0000/leader-epoch-checkpoint", 1, syscall.ENOSPC) // where the rest has left room
 		r.start()
 		for p := range int32(3) {
 			if got := r.readAll(id, p); !slices.Equal(got, []string{"v"}) {

@@ -50,7 +50,8 @@ type serverConn struct {
 	holding  bool // the outbox's turn
 	charged  int  // bytes from the budgets for the frame at the front
 	deadline time.Time
-	framed   int // length of the frame the deadline was made for, 0: an idle one
+	framed   int  // length of the frame the deadline was made for, 0: an idle one
+	starved  bool // it was waiting for the peer when the drain began
 }
 
 func newServerConn(s *Server, nc net.Conn) *serverConn {
@@ -311,6 +312,7 @@ func (c *serverConn) fill(need int) error {
 	}
 	switch {
 	case c.isDraining():
+		c.starved = true
 		return errDraining
 	case c.greeted && c.framed == 0 && c.inFlight.Load() > 0:
 		c.deadline = time.Time{} // not idle: its calls take long
@@ -369,9 +371,10 @@ func (c *serverConn) isDraining() bool {
 }
 
 // finish waits until everything is answered and sent. A peer that was idle
-// gets no time to read, since it waits for nothing.
+// gets no time to read, since it waits for nothing. One whose requests were
+// just worked on may have sent more, and to close on those would be a reset.
 func (c *serverConn) finish() {
-	idle := c.greeted && c.inFlight.Load() == 0 && c.in.have() == 0
+	idle := c.greeted && c.starved && c.inFlight.Load() == 0 && c.in.have() == 0
 	c.in.drop()
 	if c.awaitInFlight(0) && !idle {
 		c.sock.closeWrite()
