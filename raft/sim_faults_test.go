@@ -7,7 +7,7 @@ func (w *world) fault() {
 	if w.healed {
 		return
 	}
-	w.after(10_000+int64(w.draw(faultStream, 0, 150_000)), w.fault)
+	w.after(5_000+int64(w.draw(faultStream, 0, w.plan.faultEvery)), w.fault)
 	m := w.nodes[w.draw(faultStream, 1, uint64(len(w.nodes)))]
 	if w.draw(faultStream, 9, 2) == 0 { // leaders are where it hurts
 		if l := w.leading(); l != nil {
@@ -17,7 +17,10 @@ func (w *world) fault() {
 	p := &w.plan
 	switch w.draw(faultStream, 2, 10) {
 	case 0:
-		if p.cuts {
+		switch {
+		case p.cuts && w.draw(faultStream, 11, 2) == 0:
+			w.stutter()
+		case p.cuts:
 			w.drawCut(m.slot)
 		}
 	case 1:
@@ -68,11 +71,18 @@ func (w *world) elected(m *member) {
 		return
 	}
 	life, term := m.life, m.driver.node.vote.Term
+	if w.plan.silent && w.draw(faultStream, 14, 2) == 0 {
+		w.whisper(m, m.slot)
+		return
+	}
 	w.after(int64(w.draw(faultStream, 10, 1<<(8+w.draw(faultStream, 10, 7)))), func() {
 		if !m.up || m.life != life || m.driver.node.vote.Term != term || w.healed {
 			return
 		}
-		kind := w.draw(faultStream, 10, 4)
+		kind := w.draw(faultStream, 10, 6)
+		if w.plan.silent {
+			kind = 0
+		}
 		if kind > 0 && w.plan.changes {
 			w.change()
 			w.change()
@@ -84,6 +94,8 @@ func (w *world) elected(m *member) {
 			w.pause(m)
 		case 3:
 			w.drawCut(m.slot)
+		default:
+			w.whisper(m, int(w.draw(faultStream, 12, uint64(len(w.nodes)))))
 		}
 	})
 }
@@ -153,7 +165,7 @@ func (m *member) resume() {
 func (w *world) drawCut(a int) {
 	n := len(w.nodes)
 	set := func(from, to int) { w.cut[from][to] = true }
-	shape := w.draw(faultStream, 6, 5)
+	shape := w.draw(faultStream, 6, 6)
 	w.note("cut of shape %d at %d", shape, a+1)
 	half := int(w.draw(faultStream, 6, 1<<uint(n)))
 	for i := range n {
@@ -168,6 +180,65 @@ func (w *world) drawCut(a int) {
 				set(i, j)
 			}
 		}
+	}
+}
+
+// whisper lets a leader be heard by one node only, or by none if that is
+// itself, and die: what it appended lies on a minority, as in the paper's
+// figure 8.
+func (w *world) whisper(m *member, one int) {
+	w.note("%d is heard by %d only", m.self.ID, one+1)
+	for i := range w.nodes {
+		w.cut[m.slot][i], w.cut[i][m.slot] = i != one, i != one
+	}
+	life := m.life
+	w.after(10_000+int64(w.draw(faultStream, 12, 60_000)), func() {
+		if m.life == life && !w.healed {
+			w.down(m, false)
+		}
+		w.cut = [8][8]bool{}
+	})
+}
+
+// stutter makes a follower take entries, the last of which are not committed,
+// without its leader hearing that it has them; by the time they hear each other
+// again the leader may have a snapshot among those, and no entries before it.
+func (w *world) stutter() {
+	l := w.leading()
+	f := int(w.draw(faultStream, 13, uint64(len(w.nodes))))
+	if l == nil || l.slot == f {
+		return
+	}
+	w.note("%d stutters", f+1)
+	shape := func(cut func(from, to int) bool) func() {
+		return func() {
+			for i := range w.nodes {
+				for j := range w.nodes {
+					w.cut[i][j] = cut(i, j)
+				}
+			}
+		}
+	}
+	shape(func(from, _ int) bool { return from == f })()
+	at := 50_000 + int64(w.draw(faultStream, 13, 150_000))
+	w.after(at, func() {
+		shape(func(from, to int) bool { return to == l.slot || from == l.slot && to != f })()
+		l.flood(int(w.draw(faultStream, 13, 60)))
+	})
+	at += 5_000 + int64(w.draw(faultStream, 13, 50_000))
+	w.after(at, shape(func(from, to int) bool { return from == f || to == f }))
+	at += 2_000 + int64(w.draw(faultStream, 13, 60_000))
+	w.after(at, shape(func(int, int) bool { return false }))
+}
+
+// flood proposes commands without effect, whose outcome nobody waits for.
+func (m *member) flood(n int) {
+	if !m.up || m.paused {
+		return
+	}
+	for range n {
+		m.driver.Propose(make([]byte, 8), func(Index, error) {})
+		m.turn()
 	}
 }
 
@@ -294,7 +365,7 @@ func (w *world) viable() bool {
 }
 
 // agreement says what a healed cluster still owes: a leader, new entries
-// committed, and all members close behind; "" if nothing.
+// committed, and all members with them; "" if nothing.
 func (w *world) agreement() string {
 	l := w.leading()
 	if l == nil {
@@ -305,8 +376,8 @@ func (w *world) agreement() string {
 		return fmt.Sprintf("%d entries were committed since healing", w.truth.last()-w.truth.healedAt)
 	}
 	for _, p := range s.Members.all() {
-		if m := w.nodes[p.ID-1]; m.self == p && m.driver.Status().Applied+20 < s.Committed {
-			return fmt.Sprintf("%v has applied %d of %d", p, m.driver.Status().Applied, s.Committed)
+		if m := w.nodes[p.ID-1]; m.self == p && m.driver.Status().Applied < w.truth.healedAt+10 {
+			return fmt.Sprintf("%v has applied %d of %d, %d when it healed", p, m.driver.Status().Applied, s.Committed, w.truth.healedAt)
 		}
 	}
 	return ""

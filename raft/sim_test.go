@@ -17,7 +17,8 @@ import (
 // times, in microseconds
 const (
 	tickEvery  = 10_000
-	safetyTime = 2_000_000 // faults end here
+	safetyTime = 1_500_000 // faults end here
+	hopeless   = 1_700_000 // a cluster without a whole majority is left here
 	healTime   = 7_000_000 // the cluster must have agreed by then
 )
 
@@ -44,7 +45,9 @@ type plan struct {
 	wipes, damage, changes bool
 	transfers, snapshots   bool
 	churn                  uint64 // of 1000 leaders are struck when they hardly began
-	proposeEvery           uint64
+	silent                 bool   // they are struck so that nobody hears them, or die at once
+	proposeEvery           uint64 // microseconds, at most twice that
+	faultEvery             uint64 // at most
 	window, appendBytes    int
 	snapshotBytes          int
 }
@@ -204,8 +207,8 @@ func (w *world) drawPlan() plan {
 		loss: rate(150), repeat: rate(150), late: rate(150),
 		cuts: yes(), crashes: yes(), power: yes(), tears: yes(), pauses: yes(), skew: yes(),
 		wipes: yes(), damage: yes(), changes: yes(), transfers: yes(), snapshots: yes(),
-		proposeEvery: 1_000 + w.draw(planStream, 0, 16_000), churn: rate(900),
-		window: 1 << w.draw(planStream, 0, 7), appendBytes: 1 << w.draw(planStream, 0, 9), snapshotBytes: 100 + int(w.draw(planStream, 0, 600)),
+		proposeEvery: 1_000 + w.draw(planStream, 0, 16_000), churn: rate(900), silent: w.draw(planStream, 0, 3) == 0,
+		window: 1 << w.draw(planStream, 0, 9), faultEvery: 20_000 << w.draw(planStream, 0, 5), appendBytes: 1 << w.draw(planStream, 0, 9), snapshotBytes: 100 + int(w.draw(planStream, 0, 600)),
 	}
 }
 
@@ -225,7 +228,7 @@ func (w *world) run() (failure string) {
 		}
 		e.do()
 		w.events++
-		if w.healed && w.events%64 == 0 && w.agreement() == "" {
+		if w.healed && w.events%64 == 0 && (w.agreement() == "" || w.now > hopeless && !w.viable()) {
 			break
 		}
 	}

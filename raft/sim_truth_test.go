@@ -212,9 +212,11 @@ func (l *ledger) Apply(e Entry) {
 	if e.Kind == Command {
 		id := binary.LittleEndian.Uint64(e.Data)
 		newest := &l.state[id>>32]
-		if id <= *newest {
+		switch {
+		case id == 0: // of a flood
+		case id <= *newest:
 			l.m.w.rare["request came twice"]++
-		} else {
+		default:
 			*newest = id
 			l.state[0] = mix(l.state[0] ^ id)
 		}
