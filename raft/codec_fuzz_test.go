@@ -87,7 +87,7 @@ func FuzzMessage(f *testing.F) {
 		}
 		n, err := New(Config{Cluster: m.Cluster, Self: m.To}, State{})
 		if err == nil {
-			n.Step(m) // whatever it says, an empty node survives it
+			n.Step(&m) // whatever it says, an empty node survives it
 		}
 	})
 }

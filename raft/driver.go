@@ -20,8 +20,9 @@ var (
 	ErrClosed = errors.New("this node takes no part any more")
 )
 
-// A Transport sends messages. It does not block and may lose any of them. It
-// does not change them: entries and data are shared.
+// A Transport sends messages. It does not block and may lose any of them. The
+// slice is not its own once Send has returned; entries and data it may keep, but
+// not change: they are shared.
 type Transport interface{ Send([]Message) }
 
 // A Machine is what the log is for. Apply gets each committed entry once, in
@@ -62,6 +63,7 @@ func (o *Options) defaults() {
 // once if the call is refused, and must not block.
 type Driver struct {
 	inbox     inbox
+	spare     work // what the inbox fills next
 	node      *Node
 	store     Store
 	transport Transport
@@ -185,9 +187,10 @@ func (d *Driver) Turn() (worked bool, err error) {
 	if d.err != nil {
 		return false, d.err
 	}
-	in := d.inbox.take()
-	for _, m := range in.messages {
-		d.node.Step(m)
+	in := d.inbox.take(d.spare)
+	worked = in.any()
+	for i := range in.messages {
+		d.node.Step(&in.messages[i])
 	}
 	for _, c := range in.calls {
 		c.do()
@@ -199,6 +202,7 @@ func (d *Driver) Turn() (worked bool, err error) {
 	if ready {
 		err = d.do(r)
 	}
+	d.spare = in.emptied()
 	if err == nil {
 		d.answerReads()
 		d.giveUp()
@@ -207,7 +211,7 @@ func (d *Driver) Turn() (worked bool, err error) {
 	if err != nil {
 		d.stop(err)
 	}
-	return ready || in.any(), err
+	return worked || ready, err
 }
 
 func (d *Driver) do(r Ready) error {

@@ -27,6 +27,13 @@ type call struct {
 
 func (w *work) any() bool { return len(w.messages)+len(w.calls) > 0 || w.ticked }
 
+// emptied returns w with nothing in it but its room.
+func (w *work) emptied() work {
+	clear(w.messages)
+	clear(w.calls)
+	return work{messages: w.messages[:0], calls: w.calls[:0]}
+}
+
 func (b *inbox) init(o Options) { b.o, b.ready = o, make(chan struct{}, 1) }
 
 func (b *inbox) call(bytes int, c call) error {
@@ -73,11 +80,12 @@ func (b *inbox) wake() {
 	}
 }
 
-func (b *inbox) take() work {
+// take returns what waits, and has spare filled next.
+func (b *inbox) take(spare work) work {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	in := b.in
-	b.in = work{}
+	b.in = spare
 	return in
 }
 

@@ -211,9 +211,10 @@ func (n *Node) Transfer(to Peer) error {
 	return l.transferTo(n, to)
 }
 
-// Step takes a message. One of a stranger changes nothing: of another cluster,
-// or for another incarnation of this node.
-func (n *Node) Step(m Message) {
+// Step takes a message and does not keep it, though it does its entries and
+// data. One of a stranger changes nothing: of another cluster, or for another
+// incarnation of this node.
+func (n *Node) Step(m *Message) {
 	stranger := m.To != n.c.Self && !(m.To.ID == n.c.Self.ID && mutant("wiped node votes"))
 	if m.Cluster != n.c.Cluster || stranger || m.From == n.c.Self || m.From.Incarnation == (UUID{}) || !m.sound(&n.c) {
 		n.dropped++
@@ -221,16 +222,16 @@ func (n *Node) Step(m Message) {
 	}
 	switch {
 	case m.Term < n.vote.Term:
-		n.stepOld(&m)
+		n.stepOld(m)
 		return
-	case m.Term > n.vote.Term && !n.stepNew(&m):
+	case m.Term > n.vote.Term && !n.stepNew(m):
 		return
 	}
 	switch m.Kind {
 	case VoteKind, PreVoteKind:
-		n.stepVote(&m)
+		n.stepVote(m)
 	default:
-		n.role.step(n, &m)
+		n.role.step(n, m)
 	}
 }
 
@@ -402,7 +403,10 @@ func (n *Node) Advance(r Ready) {
 		panic("BUG: Advance without Ready")
 	}
 	n.out = false
-	n.now, n.after, n.chunks, n.reads, n.install, n.repaired = nil, nil, nil, nil, nil, false
+	clear(n.now)
+	clear(n.after)
+	n.now, n.after = n.now[:0], n.after[:0]
+	n.chunks, n.reads, n.install, n.repaired = nil, nil, nil, false
 	n.saved = n.vote
 	n.log.stable = n.log.last()
 	if k := len(r.Committed); k > 0 {

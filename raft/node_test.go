@@ -296,7 +296,7 @@ func TestStrangers(t *testing.T) {
 		t.Helper()
 		m := good
 		change(&m)
-		n.Step(m)
+		n.Step(&m)
 		dropped++
 		if s := n.Status(); s.Term != term || s.Dropped != dropped {
 			t.Fatalf("%v: term %d, %d dropped; want %d and %d", m, s.Term, s.Dropped, term, dropped)
@@ -317,7 +317,7 @@ func TestStrangers(t *testing.T) {
 	f(func(m *Message) { m.Kind, m.Entries = AppendKind, entriesOf(100, 10) })                               // a newer one than the leader's
 	f(func(m *Message) { m.Kind, m.Entries = AppendKind, []Entry{{Index: 100, Term: 8, Kind: Membership}} }) // no membership
 	f(func(m *Message) { m.Kind = SnapshotKind })
-	n.Step(good)
+	n.Step(&good)
 	if n.Status().Term != 9 {
 		t.Fatal("the message they were made from does not count either")
 	}

@@ -20,10 +20,26 @@ func envNumber(t testing.TB, name string, otherwise uint64) uint64 {
 	return n
 }
 
+// rareEvents must each come about in a long run, else it has not tried enough.
+var rareEvents = []string{
+	"conflict truncation",
+	"damaged entry",
+	"leader change within a joint configuration",
+	"lost chunk",
+	"membership change",
+	"read",
+	"request came twice",
+	"snapshot installed",
+	"snapshot of what is held uncommitted",
+	"snapshot over an uncommitted configuration",
+	"transfer",
+	"wipe",
+}
+
 // TestSim runs seeds. TERALOG_RAFT_SEEDS says how many and TERALOG_RAFT_SEED
 // the first one; with -v and one seed every event is shown.
 func TestSim(t *testing.T) {
-	count, first := envNumber(t, "TERALOG_RAFT_SEEDS", 60), envNumber(t, "TERALOG_RAFT_SEED", 1)
+	count, first := envNumber(t, "TERALOG_RAFT_SEEDS", 200), envNumber(t, "TERALOG_RAFT_SEED", 1)
 	rare, events := map[string]int{}, 0
 	for seed := first; seed < first+count; seed++ {
 		var trace func(string)
@@ -45,6 +61,14 @@ func TestSim(t *testing.T) {
 				t.Errorf("seed %d: run twice it goes two ways: %d and %d events", seed, w.events, again.events)
 			}
 		}
+	}
+	for _, name := range rareEvents {
+		if count >= 2000 && rare[name] == 0 {
+			t.Errorf("%q never happened in %d seeds", name, count)
+		}
+	}
+	if 5*rare["viable"] < 2*int(count) {
+		t.Errorf("only %d of %d seeds had to come to life again", rare["viable"], count)
 	}
 	t.Logf("%d seeds, %d events: %v", count, events, rare)
 }

@@ -371,6 +371,9 @@ type watched struct {
 
 func (s watched) Append(entries []Entry) error {
 	s.m.w.truth.appended(s.m, entries)
+	if entries[0].Index <= s.live.last() {
+		s.m.w.rare["conflict truncation"]++
+	}
 	return s.MemStore.Append(entries)
 }
 

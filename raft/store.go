@@ -125,6 +125,7 @@ func (m *MemStore) Restart(keep func(n int) int) *MemStore {
 		return &MemStore{live: m.live, durable: m.durable, pending: m.pending, sizes: m.sizes}
 	}
 	d := m.durable
+	d.Entries = slices.Clip(d.Entries)
 	kept := keep(len(m.pending) + 1)
 	for i, op := range m.pending[:kept] {
 		op(&d, m.sizes[i])
@@ -288,8 +289,9 @@ func (d *disk) cut(i Index) {
 	if i > d.last()+1 || i <= d.BaseIndex {
 		panic(fmt.Sprintf("BUG: append at entry %d, the store has %d to %d", i, d.BaseIndex+1, d.last()))
 	}
-	n := int(i - d.BaseIndex - 1)
-	d.Entries = d.Entries[:n:n]
+	if n := int(i - d.BaseIndex - 1); n < len(d.Entries) {
+		d.Entries = d.Entries[:n:n] // what was there may still be shared
+	}
 }
 
 func (d *disk) replace(s Snapshot, state []byte) {
