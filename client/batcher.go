@@ -95,7 +95,8 @@ func (b *batch) bytes() int {
 // Sequences never have a gap. When a numbered batch fails, or the broker no
 // longer knows the producer, the lane asks for a fresh id and numbers what is
 // left from 0, but only what was surely not carried out under the old one: a
-// batch in doubt is given up, with everything before it.
+// batch in doubt is given up, with everything before it. A batch that was too
+// large leaves no gap: smaller ones take its place and its sequences.
 type lane struct {
 	topic *outTopic
 	id    wire.PartitionID
@@ -173,9 +174,10 @@ func (l *lane) sent(b *batch) {
 }
 
 // settle takes the outcome of one attempt, nil for success, and returns
-// whether the metadata is in doubt. wait is the back-off to observe, given the
-// number of failures in a row and what the broker asked for.
-func (l *lane) settle(b *batch, err error, now time.Duration, wait func(n int, hint time.Duration) time.Duration) (stale bool) {
+// whether the metadata is in doubt and whether b must be split before anything
+// else happens. wait is the back-off to observe, given the number of failures
+// in a row and what the broker asked for.
+func (l *lane) settle(b *batch, err error, now time.Duration, wait func(n int, hint time.Duration) time.Duration) (stale, split bool) {
 	if b.state != inFlight {
 		panic(fmt.Sprintf("BUG: %s: answer to a batch in state %d", l.id, b.state))
 	}
@@ -185,7 +187,7 @@ func (l *lane) settle(b *batch, err error, now time.Duration, wait func(n int, h
 		if !l.draining {
 			l.failures, l.until = 0, 0
 		}
-		return false
+		return false, false
 	}
 	v := judge(err)
 	b.err = err
@@ -200,6 +202,8 @@ func (l *lane) settle(b *batch, err error, now time.Duration, wait func(n int, h
 		// Behind a batch that failed this is only the echo of that failure.
 		// At the head it means that the broker's state is gone.
 		l.stale = l.stale || l.head() == b
+	case b.tooLarge(err):
+		return v.stale, true // smaller ones need no patience
 	case !v.again, b.done == nil: // or given up meanwhile: nobody wants another attempt
 		l.refuse(b, err)
 	}
@@ -209,7 +213,7 @@ func (l *lane) settle(b *batch, err error, now time.Duration, wait func(n int, h
 		}
 		l.until = max(l.until, now+wait(max(l.failures, 1), v.wait))
 	}
-	return v.stale
+	return v.stale, false
 }
 
 // lostCount reports whether err says that the broker misses batches before

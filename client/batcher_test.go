@@ -18,7 +18,7 @@ type laneScript struct {
 }
 
 func newLaneScript() *laneScript {
-	l := &lane{topic: &outTopic{name: "t"}, id: wire.PartitionID{Topic: 2000}, limit: 5, idempotent: true, producer: wire.NoProducer}
+	l := &lane{topic: &outTopic{name: "t", batchBytes: 1 << 20}, id: wire.PartitionID{Topic: 2000}, limit: 5, idempotent: true, producer: wire.NoProducer}
 	l.adopt(1, 0)
 	return &laneScript{l: l}
 }
@@ -26,12 +26,25 @@ func newLaneScript() *laneScript {
 // add appends n batches of one record each.
 func (s *laneScript) add(n int) {
 	for range n {
-		w := wire.NewBuilder(wire.BuilderOptions{Topic: s.l.id.Topic})
-		w.Add(0, nil, []byte{byte(len(s.all))}, nil)
-		b := &batch{lane: s.l, done: make([]func(Ack, error), 1), count: 1, builder: w, born: s.now, state: waiting}
-		s.l.batches = append(s.l.batches, b)
-		s.all = append(s.all, b)
+		s.addOf(1)
 	}
+}
+
+// addOf appends a batch of n records of a thousand bytes.
+func (s *laneScript) addOf(n int) {
+	b := s.fresh()
+	for range n {
+		b.builder.Add(0, nil, make([]byte, 1000), nil)
+	}
+	b.done, b.count, b.born, b.state = make([]func(Ack, error), n), int32(n), s.now, waiting
+	s.l.batches = append(s.l.batches, b)
+}
+
+// fresh returns an empty batch, which has the next number.
+func (s *laneScript) fresh() *batch {
+	b := &batch{lane: s.l, builder: wire.NewBuilder(wire.BuilderOptions{Topic: s.l.id.Topic})}
+	s.all = append(s.all, b)
+	return b
 }
 
 // send sends all that is due and returns the numbers sent.
@@ -44,7 +57,9 @@ func (s *laneScript) send() string {
 		}
 		if b.buf == nil {
 			b.buf, _ = b.builder.Build()
-			wire.Batch(b.buf.B).SetProducer(s.l.producer, s.l.epoch, b.nextSeq(s.l))
+			if s.l.idempotent {
+				wire.Batch(b.buf.B).SetProducer(s.l.producer, s.l.epoch, b.nextSeq(s.l))
+			}
 		}
 		s.l.sent(b)
 		for i := range s.all {
@@ -66,7 +81,10 @@ func (b *batch) nextSeq(l *lane) int32 {
 
 // answer settles batch i.
 func (s *laneScript) answer(i int, err error) {
-	s.l.settle(s.all[i], err, s.now, func(n int, hint time.Duration) time.Duration { return max(time.Duration(n)*time.Second, hint) })
+	_, split := s.l.settle(s.all[i], err, s.now, func(n int, hint time.Duration) time.Duration { return max(time.Duration(n)*time.Second, hint) })
+	if split {
+		s.l.split(s.all[i], s.fresh)
+	}
 }
 
 // outcomes pops what has its outcome: a number, with ! if failed, ? if in doubt.

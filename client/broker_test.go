@@ -3,6 +3,7 @@ package client_test
 import (
 	"encoding/binary"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -190,4 +191,77 @@ func TestRestarts(t *testing.T) {
 	if failed != nil {
 		t.Fatal(failed)
 	}
+}
+
+// TestSplitBroker gives a real broker more than a topic takes in one batch:
+// what fits alone is written in order, what does not fails for sure.
+func TestSplitBroker(t *testing.T) {
+	addr, stop := startBroker()
+	defer stop()
+	ctx, c := t.Context(), dial(t, client.Options{Servers: []string{addr}})
+	f := func(topic string, o client.ProducerOptions) {
+		t.Helper()
+		small := []wire.Setting{{Key: "max.batch.bytes", Value: "1KiB"}, {Key: "segment.bytes", Value: "1MiB"}}
+		if _, err := c.CreateTopic(ctx, client.TopicSpec{Name: topic, Settings: small}); err != nil {
+			t.Fatal(err)
+		}
+		p, err := c.NewProducer(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const total = 5000
+		noise := rand.NewChaCha8([32]byte{})
+		var good []uint64
+		for i := range uint64(total) {
+			value, fits := binary.LittleEndian.AppendUint64(nil, i), i%1000 != 700
+			if !fits {
+				value = append(value, make([]byte, 2000)...)
+				noise.Read(value[8:]) // no codec helps
+			}
+			if err := p.ProduceAsync(ctx, client.Record{Topic: topic, Value: value}, func(a client.Ack, err error) {
+				switch {
+				case !fits && (!errors.Is(err, wire.CodeTooLarge) || errors.Is(err, client.ErrIndefinite)):
+					t.Errorf("%d, too large: %v, %v", i, a, err)
+				case fits && (err != nil || a.Offset != wire.Offset(len(good))):
+					t.Errorf("%d: %v, %v; want offset %d", i, a, err, len(good))
+				case fits:
+					good = append(good, i)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.Flush(ctx); err != nil || len(good) != total-5 {
+			t.Fatal(err, len(good))
+		}
+		x, err := c.NewConsumer(client.ConsumerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := x.AssignTopic(ctx, topic, client.Range{To: client.End()}); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			ms, err := x.Poll(ctx)
+			if err == client.ErrEnd {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range ms {
+				if v := binary.LittleEndian.Uint64(m.Value); len(good) == 0 || v != good[0] {
+					t.Fatalf("offset %d holds %d, %d records were to come", m.Offset, v, len(good))
+				}
+				good = good[1:]
+			}
+		}
+		if len(good) > 0 {
+			t.Fatalf("%d records are missing", len(good))
+		}
+	}
+
+	f("a", client.ProducerOptions{})
+	f("b", client.ProducerOptions{Codec: wire.Zstd})
+	f("c", client.ProducerOptions{NotIdempotent: true})
 }

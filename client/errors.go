@@ -37,7 +37,7 @@ var (
 type DeliveryError struct {
 	Topic      string
 	Partition  int32
-	Attempts   int  // requests that carried the batch, 0 if none did
+	Attempts   int  // requests that carried its records, 0 if none did
 	Indefinite bool // at least one of them may have been carried out
 	Err        error
 }

@@ -81,11 +81,15 @@ func (f *flight) landed(err error) {
 		if e == nil && p.o.Acks != AcksNone {
 			e = b.take(&f.resp.Results[i])
 		}
-		if b.lane.settle(b, e, now, p.wait) {
-			p.doubtful = true
+		l := b.lane
+		stale, split := l.settle(b, e, now, p.wait)
+		if split {
+			l.split(b, func() *batch { return p.fresh(l) })
+			p.spare.putBatch(b)
 		}
-		p.reap(b.lane)
-		if b.lane.needsID() {
+		p.doubtful = p.doubtful || stale
+		p.reap(l)
+		if l.needsID() {
 			p.nudge()
 		}
 	}

@@ -89,7 +89,7 @@ func (p *Producer) resolve(ctx context.Context, name string) error {
 	if err != nil || p.topics[name] != nil {
 		return err
 	}
-	out := &outTopic{name: name, id: t.id, lanes: make([]*lane, len(t.parts))}
+	out := &outTopic{name: name, id: t.id, batchBytes: p.o.BatchBytes, lanes: make([]*lane, len(t.parts))}
 	limit := p.o.InFlight
 	if p.o.NotIdempotent {
 		limit = 1
@@ -109,7 +109,7 @@ func (p *Producer) enter(t *outTopic, r *Record, n int64, done func(Ack, error),
 		return nil, err
 	}
 	fresh := l.last() == nil
-	b, err := p.place(l, r)
+	b, err := p.place(l, r, n)
 	if err != nil {
 		return nil, err
 	}
@@ -161,20 +161,22 @@ func (t *outTopic) lane(r *Record) (*lane, error) {
 	return t.lanes[r.Partition], nil
 }
 
-// place encodes a record into the last batch of a lane, or a new one.
-func (p *Producer) place(l *lane, r *Record) (*batch, error) {
+// place encodes a record of cost n into the last batch of a lane, or a new one.
+func (p *Producer) place(l *lane, r *Record, n int64) (*batch, error) {
 	at := r.Time.UnixMilli()
 	if r.Time.IsZero() {
 		at = time.Now().UnixMilli()
 	}
 	if b := l.last(); b != nil {
-		if ok, err := b.builder.Add(at, r.Key, r.Value, r.Headers); ok || err != nil {
-			return b, err
+		if b.takes(n) {
+			if ok, err := b.builder.Add(at, r.Key, r.Value, r.Headers); ok || err != nil {
+				return b, err
+			}
 		}
 		p.complete(b)
 	}
-	b := p.spare.batch(l)
-	b.builder, b.born = l.builder(p.o), p.c.now()
+	b := p.fresh(l)
+	b.born = p.c.now()
 	_, err := b.builder.Add(at, r.Key, r.Value, r.Headers)
 	if wire.CodeOf(err) == wire.CodeTooLarge {
 		l.keep(b.builder)
@@ -190,6 +192,13 @@ func (p *Producer) place(l *lane, r *Record) (*batch, error) {
 		p.complete(b)
 	}
 	return b, nil
+}
+
+// fresh returns an empty batch of a lane.
+func (p *Producer) fresh(l *lane) *batch {
+	b := p.spare.batch(l)
+	b.builder = l.builder(p.o)
+	return b
 }
 
 // complete lets no more records into a batch.

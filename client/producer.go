@@ -35,7 +35,9 @@ type ProducerOptions struct {
 
 	// BatchBytes is the size at which a batch is complete, uncompressed.
 	// A larger record travels in a batch of its own. The topic's limit, 1 MiB
-	// by default, holds for batches as sent: TOO_LARGE. 0 is 128 KiB.
+	// by default, holds for batches as sent. One that passes it is sent again
+	// as smaller ones, and later batches of the topic are made no larger; only
+	// a record that is too large alone fails, with TOO_LARGE. 0 is 128 KiB.
 	BatchBytes int
 
 	// Linger is how long, in whole milliseconds, a batch waits for more
@@ -146,10 +148,11 @@ type Producer struct {
 
 // An outTopic is a topic as this producer knows it.
 type outTopic struct {
-	name   string
-	id     wire.TopicID
-	lanes  []*lane // by partition
-	sticky sticky
+	name       string
+	id         wire.TopicID
+	batchBytes int     // bound of batches of more than one record; falls when one was too large
+	lanes      []*lane // by partition
+	sticky     sticky
 }
 
 // NewProducer returns a producer.
