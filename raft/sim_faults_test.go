@@ -8,6 +8,13 @@ func (w *world) fault() {
 		return
 	}
 	w.after(5_000+int64(w.draw(faultStream, 0, w.plan.faultEvery)), w.fault)
+	switch w.plan.story {
+	case stutters:
+		w.stutter()
+		return
+	case silence:
+		return
+	}
 	m := w.nodes[w.draw(faultStream, 1, uint64(len(w.nodes)))]
 	if w.draw(faultStream, 9, 2) == 0 { // leaders are where it hurts
 		if l := w.leading(); l != nil {
@@ -67,12 +74,22 @@ func (w *world) fault() {
 
 // elected may strike a leader that hardly began.
 func (w *world) elected(m *member) {
-	if w.healed || !w.chance(faultStream, 10, w.plan.churn) {
-		return
-	}
 	life, term := m.life, m.driver.node.vote.Term
-	if w.plan.silent && w.draw(faultStream, 14, 2) == 0 {
+	switch {
+	case w.healed:
+		return
+	case w.plan.story == silence && w.draw(faultStream, 14, 2) == 0:
 		w.whisper(m, m.slot)
+		w.after(0, func() { m.flood(3) })
+		return
+	case w.plan.story == silence:
+		w.after(2_000+int64(w.draw(faultStream, 14, 15_000)), func() {
+			if m.life == life {
+				w.down(m, false)
+			}
+		})
+		return
+	case !w.chance(faultStream, 10, w.plan.churn):
 		return
 	}
 	w.after(int64(w.draw(faultStream, 10, 1<<(8+w.draw(faultStream, 10, 7)))), func() {
@@ -80,9 +97,6 @@ func (w *world) elected(m *member) {
 			return
 		}
 		kind := w.draw(faultStream, 10, 6)
-		if w.plan.silent {
-			kind = 0
-		}
 		if kind > 0 && w.plan.changes {
 			w.change()
 			w.change()
@@ -113,12 +127,15 @@ func (w *world) leading() *member {
 
 // down stops a node and starts it again later.
 func (w *world) down(m *member, power bool) {
+	if w.healed {
+		return
+	}
 	if m.up {
 		w.note("%d dies, power cut %v", m.self.ID, power)
 		m.die(power)
 	}
 	w.after(int64(w.draw(faultStream, 4, 400_000)), func() {
-		if !m.up {
+		if !m.up && !m.left {
 			m.start()
 		}
 	})
@@ -291,7 +308,7 @@ func (w *world) viableWithout(m *member) bool {
 // all of it.
 func (w *world) whole(p Peer) bool {
 	m := w.nodes[p.ID-1]
-	return m.self == p && m.store.live.Damaged <= m.store.live.last()
+	return m.self == p && !m.left && m.store.live.Damaged <= m.store.live.last()
 }
 
 func (w *world) transfer() {
@@ -335,19 +352,24 @@ func (w *world) change() {
 	l.turn()
 }
 
-// heal ends all faults: everybody is up and everybody hears everybody.
+// heal ends all faults: everybody hears everybody, and is up but for some that
+// are not needed.
 func (w *world) heal() {
 	w.note("healed")
 	w.healed = true
 	w.cut = [8][8]bool{}
 	for _, m := range w.nodes {
+		m.store.StopAt(1<<40, false)
+		m.left = w.draw(faultStream, 15, 3) == 0 && w.viableWithout(m)
 		switch {
+		case m.left:
+			w.note("%d is left out", m.self.ID)
+			m.die(false)
 		case !m.up:
 			m.start()
 		case m.paused:
 			m.resume()
 		}
-		m.store.StopAt(1<<40, false)
 	}
 	w.truth.healedAt = w.truth.last()
 }
@@ -376,7 +398,7 @@ func (w *world) agreement() string {
 		return fmt.Sprintf("%d entries were committed since healing", w.truth.last()-w.truth.healedAt)
 	}
 	for _, p := range s.Members.all() {
-		if m := w.nodes[p.ID-1]; m.self == p && m.driver.Status().Applied < w.truth.healedAt+10 {
+		if m := w.nodes[p.ID-1]; m.self == p && !m.left && m.driver.Status().Applied < w.truth.healedAt+10 {
 			return fmt.Sprintf("%v has applied %d of %d, %d when it healed", p, m.driver.Status().Applied, s.Committed, w.truth.healedAt)
 		}
 	}

@@ -45,12 +45,21 @@ type plan struct {
 	wipes, damage, changes bool
 	transfers, snapshots   bool
 	churn                  uint64 // of 1000 leaders are struck when they hardly began
-	silent                 bool   // they are struck so that nobody hears them, or die at once
+	story                  story
+	ordered                bool   // links deliver in the order sent, as streams do
 	proposeEvery           uint64 // microseconds, at most twice that
 	faultEvery             uint64 // at most
 	window, appendBytes    int
 	snapshotBytes          int
 }
+
+type story uint8
+
+const (
+	medley   story = iota // whatever the plan says
+	stutters              // followers stutter
+	silence               // nobody hears a new leader, or it dies at once
+)
 
 type world struct {
 	seed  uint64
@@ -60,6 +69,7 @@ type world struct {
 	queue events
 	nodes []*member
 	cut   [8][8]bool // from, to
+	busy  [64]int64  // when the last message of a link arrives
 
 	clients []*client
 	truth   truth
@@ -83,6 +93,7 @@ type member struct {
 	machine *ledger
 	up      bool
 	paused  bool
+	left    bool      // down for good
 	held    []Message // what came during a pause
 	skew    int64     // percent
 	lead    Term      // in which it was last seen to lead
@@ -202,14 +213,21 @@ func (w *world) drawPlan() plan {
 		}
 		return 1 + w.draw(planStream, 0, most)
 	}
-	return plan{
+	p := plan{
 		size: 3 + 2*int(w.draw(planStream, 0, 2)), spare: int(w.draw(planStream, 0, 3)), wild: yes(),
 		loss: rate(150), repeat: rate(150), late: rate(150),
 		cuts: yes(), crashes: yes(), power: yes(), tears: yes(), pauses: yes(), skew: yes(),
 		wipes: yes(), damage: yes(), changes: yes(), transfers: yes(), snapshots: yes(),
-		proposeEvery: 1_000 + w.draw(planStream, 0, 16_000), churn: rate(900), silent: w.draw(planStream, 0, 3) == 0,
+		proposeEvery: 1_000 + w.draw(planStream, 0, 16_000), churn: rate(900), ordered: yes(),
 		window: 1 << w.draw(planStream, 0, 9), faultEvery: 20_000 << w.draw(planStream, 0, 5), appendBytes: 1 << w.draw(planStream, 0, 9), snapshotBytes: 100 + int(w.draw(planStream, 0, 600)),
 	}
+	switch w.draw(planStream, 1, 8) { // some seeds do one thing, and that often
+	case 0:
+		p = plan{story: stutters, ordered: true, size: p.size, snapshots: true, window: 256, appendBytes: 100, snapshotBytes: p.snapshotBytes, proposeEvery: 2000, faultEvery: 400_000}
+	case 1:
+		p = plan{story: silence, ordered: true, size: 3, window: 1, appendBytes: 1, snapshotBytes: 1, proposeEvery: p.proposeEvery, faultEvery: 400_000}
+	}
+	return p
 }
 
 // run turns the world until it is healed and has agreed, or something is wrong.
@@ -327,6 +345,10 @@ func (m *member) Send(messages []Message) {
 			delay := 300 + int64(w.draw(netStream, link, 2000))
 			if !w.healed && w.chance(netStream, link, w.plan.late) {
 				delay = int64(w.draw(netStream, link, 600_000))
+			}
+			if w.plan.ordered {
+				delay = max(delay, w.busy[link]+1-w.now)
+				w.busy[link] = w.now + delay
 			}
 			w.after(delay, func() { w.deliver(m.slot, msg) })
 		}

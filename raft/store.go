@@ -68,6 +68,7 @@ type Store interface {
 // Bootstrap makes the empty store of one of a new cluster's first members: each
 // of them gets the same first entry, in term 1, which nobody leads.
 func Bootstrap(s Store, first Members) error {
+	first = Members{Voters: ordered(first.Voters), Learners: ordered(first.Learners)}
 	if err := first.check(); err != nil {
 		return err
 	}
