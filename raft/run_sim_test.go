@@ -39,7 +39,7 @@ var rareEvents = []string{
 // TestSim runs seeds. TERALOG_RAFT_SEEDS says how many and TERALOG_RAFT_SEED
 // the first one; with -v and one seed every event is shown.
 func TestSim(t *testing.T) {
-	count, first := envNumber(t, "TERALOG_RAFT_SEEDS", 200), envNumber(t, "TERALOG_RAFT_SEED", 1)
+	count, first := envNumber(t, "TERALOG_RAFT_SEEDS", 100), envNumber(t, "TERALOG_RAFT_SEED", 1)
 	rare, events := map[string]int{}, 0
 	for seed := first; seed < first+count; seed++ {
 		var trace func(string)
