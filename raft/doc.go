@@ -43,7 +43,23 @@
 // memory; an installed snapshot and the machine's state are, too, as a whole,
 // but on its way between nodes a snapshot takes one chunk.
 //
-// A store that fails ends the driver; the node goes on after a restart, from
-// what the store holds then. Fsync and apply run in one turn: while an fsync
-// runs, what comes waits, and goes into the next one together.
+// A store that fails, a full disk included, ends the driver; the node goes on
+// after a restart, from what the store holds then. Fsync and apply run in one
+// turn: while an fsync runs, what comes waits, and goes into the next one
+// together. There is no asynchronous completion that could come late.
+//
+// # What is not here
+//
+// The log on disk and the transport belong to other rooms and do not exist yet;
+// the only Store is MemStore. A follower does not forward proposals or reads: it
+// refuses, and Status says who leads. A node that found damage and was ahead of
+// its leader's log at that time takes part again only with the next entry, or
+// term. A member that is taken out does not hear that the change was committed;
+// it asks for pre-votes for ever, which nobody grants.
+//
+// # How it is tested
+//
+// TestSim runs whole clusters from seeds and checks after every event; the
+// mutants (build tag `mutants`) are bugs that it must find; the scripts in
+// testdata tell single stories. The simulator stands in this room's tests.
 package raft

@@ -14,6 +14,9 @@ func (w *world) fault() {
 		return
 	case silence:
 		return
+	case alone:
+		w.tear(w.nodes[0])
+		return
 	}
 	m := w.nodes[w.draw(faultStream, 1, uint64(len(w.nodes)))]
 	if w.draw(faultStream, 9, 2) == 0 { // leaders are where it hurts
@@ -47,9 +50,8 @@ func (w *world) fault() {
 			}
 		}
 	case 5:
-		if p.tears && m.up {
-			m.store.StopAt(1+int(w.draw(diskStream, m.slot, 6)), w.draw(diskStream, m.slot, 2) == 0)
-			w.after(300_000, func() { w.down(m, true) })
+		if p.tears {
+			w.tear(m)
 		}
 	case 6:
 		if p.pauses {
@@ -139,6 +141,14 @@ func (w *world) down(m *member, power bool) {
 			m.start()
 		}
 	})
+}
+
+// tear lets a node's disk stop at one of its next writes, and the node with it.
+func (w *world) tear(m *member) {
+	if m.up {
+		m.store.StopAt(1+int(w.draw(diskStream, m.slot, 6)), w.draw(diskStream, m.slot, 2) == 0)
+	}
+	w.after(5*int64(w.plan.faultEvery), func() { w.down(m, true) })
 }
 
 func (w *world) pause(m *member) {

@@ -59,6 +59,7 @@ const (
 	medley   story = iota // whatever the plan says
 	stutters              // followers stutter
 	silence               // nobody hears a new leader, or it dies at once
+	alone                 // one voter whose disk tears, and learners
 )
 
 type world struct {
@@ -182,6 +183,8 @@ func newWorld(seed uint64, trace func(string)) *world {
 		w.nodes = append(w.nodes, m)
 		if slot < w.plan.size {
 			first.Voters = append(first.Voters, m.self)
+		} else if w.plan.story == alone {
+			first.Learners = append(first.Learners, m.self)
 		}
 	}
 	w.truth.commit(Entry{Index: 1, Term: 1, Kind: Membership, Data: AppendMembers(nil, first)})
@@ -226,6 +229,8 @@ func (w *world) drawPlan() plan {
 		p = plan{story: stutters, ordered: true, size: p.size, snapshots: true, window: 256, appendBytes: 100, snapshotBytes: p.snapshotBytes, proposeEvery: 2000, faultEvery: 400_000}
 	case 1:
 		p = plan{story: silence, ordered: true, size: 3, window: 1, appendBytes: 1, snapshotBytes: 1, proposeEvery: p.proposeEvery, faultEvery: 400_000}
+	case 2:
+		p = plan{story: alone, size: 1, spare: 2, tears: true, window: 4, appendBytes: 100, snapshotBytes: 1, proposeEvery: 2000, faultEvery: 60_000}
 	}
 	return p
 }
