@@ -55,7 +55,7 @@
 // refuses, and Status says who leads. A node that found damage and was ahead of
 // its leader's log at that time takes part again only with the next entry, or
 // term. A member that is taken out does not hear that the change was committed;
-// it asks for pre-votes for ever, which nobody grants.
+// it asks for pre-votes for ever, which nobody grants who hears a leader.
 //
 // # How it is tested
 //
