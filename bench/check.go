@@ -357,7 +357,7 @@ func (c *Checker) finishSender(id uint32, p *sender) {
 func (s *send) trimmed() bool {
 	at := s.offset
 	if at < 0 {
-		at = s.seen // the broker no longer knew its offset; somebody may have read it
+		at = max(s.seen, 0) // the broker no longer knew its offset; somebody may have read it
 	}
 	return at < s.part.start
 }

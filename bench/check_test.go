@@ -179,6 +179,10 @@ func TestPlanted(t *testing.T) {
 		w.logs[p] = w.logs[p][:len(w.logs[p])-1]
 		w.drain()
 	})
+	f("A5", func(w *world) { // acknowledged without an offset, and nowhere
+		w.send(9, p, OK, false)
+		w.drain()
+	})
 	f("A7", func(w *world) { // a hole inside a poll
 		w.send(9, p, OK, true)
 		w.send(9, p, OK, true)

@@ -11,6 +11,7 @@ import (
 // finish reads everything once more, holds it against the history, and asks
 // questions whose answers are known by then.
 func (w *one) finish() {
+	w.run(w.now.Mono + 25*time.Second) // retention has seen the last records by then, and moves no start any more
 	w.note("draining")
 	if w.plan.stray && w.planted && !w.found(dataDir) {
 		w.violate("a folder that no metadata names was deleted")

@@ -94,6 +94,12 @@ func (l *link) call(req, resp wire.Message, done func(error)) {
 // lives so long.
 func (l *link) deliver(x *exchange, req wire.Message, body []byte, resp wire.Message, lostBack bool) {
 	w := l.w
+	if _, ok := req.(*wire.ProduceRequest); ok && w.lossy() {
+		busy := wire.ProduceResponse{Results: []wire.ProduceResult{{Code: wire.CodeBusy, Base: -1, RetryAfterMillis: 5}}}
+		w.count("refused as by a full queue")
+		l.send(x, busy.AppendTo(make([]byte, responseHeader), 0), resp, lostBack)
+		return
+	}
 	l.life.b.ServeCall(wire.NewCall(req.API(), 0, body, func(frame []byte, files []wire.FileRange) {
 		whole := append([]byte(nil), frame...)
 		for i := range files {
@@ -113,17 +119,23 @@ func (l *link) deliver(x *exchange, req wire.Message, body []byte, resp wire.Mes
 				w.told(p.Batches[0], &told.Results[0])
 			}
 		}
-		l.returns = max(l.returns, w.now.Mono+w.delay())
-		w.after(l.returns-w.now.Mono, func() {
-			switch {
-			case x.closed:
-			case lostBack || l.cut:
-				l.hangUp()
-			default:
-				l.take(x, whole, resp)
-			}
-		})
+		l.send(x, whole, resp, lostBack)
 	}))
+}
+
+// send brings an answer back to the client, behind those given before it.
+func (l *link) send(x *exchange, frame []byte, resp wire.Message, lost bool) {
+	w := l.w
+	l.returns = max(l.returns, w.now.Mono+w.delay())
+	w.after(l.returns-w.now.Mono, func() {
+		switch {
+		case x.closed:
+		case lost || l.cut:
+			l.hangUp()
+		default:
+			l.take(x, frame, resp)
+		}
+	})
 }
 
 // responseHeader is the length of what stands before a response's body:

@@ -95,7 +95,6 @@ type one struct {
 	healed  bool          // no fault any more
 	stalled time.Duration // until then no flush ends
 	planted bool          // the stray folder is there
-	clean   bool          // the last stop was a clean one
 	failed  bool          // an fsync failed in this life, whether the broker knows it yet or not
 
 	topics  []*topic
@@ -218,10 +217,9 @@ func (w *one) start() {
 	w.node = &node{b: b}
 	// What recovery kept and cut is durable before it is served. (A clean start
 	// reads nothing; a write that was undone before the stop may still be there.)
-	if logs := w.fs.Unsynced(".log"); len(logs) > 0 && !w.clean && !w.stoppedDisk() {
+	if logs := w.fs.Unsynced(".log"); len(logs) > 0 && !b.Clean() && !w.stoppedDisk() {
 		w.violate("after a start a power cut could still take back what is served: %v is not synced", logs)
 	}
-	w.clean = false
 	w.tellLosses()
 	w.work()
 }
@@ -350,7 +348,7 @@ func (w *one) die(power bool) {
 			w.flushed[p.ID()] = p.View().Flushed
 		}
 	}
-	w.node, w.clean = nil, false
+	w.node = nil
 	if w.failed { // a failed fsync loses what it was for, though the machine lives
 		w.lose()
 	}
@@ -508,9 +506,8 @@ func (w *one) stop(n *node) {
 		}
 	}
 	w.node = nil
-	w.clean = err == nil
 	if w.odds("power after stop", 3) {
-		if !w.clean {
+		if err != nil {
 			w.lose()
 		}
 		w.boot++

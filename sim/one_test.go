@@ -27,24 +27,3 @@ func TestOneIsTheSameTwice(t *testing.T) {
 		t.Fatal("two seeds are the same run")
 	}
 }
-
-// foundSeeds once failed for a reason that was mended since.
-var foundSeeds = []uint64{
-	2,       // a zstd encoder outgrew its buffer and left a fragment
-	26,      // a reader of an epoch that was gone got OUT_OF_RANGE
-	103,     // killed right after a failed fsync, records were replaced under the same epoch
-	143,     // no room to record a new epoch, and the partition offline for good
-	174,     // an fsync failed, the machine lived, and recovery did not sync again
-	5101,    // an acknowledgement on its way during a crash
-	5184,    // killed before it knew of a failed fsync
-	7153,    // a stop that acknowledged by an old time
-	1001222, // a reader told of an old record after a crash
-}
-
-func TestFoundSeeds(t *testing.T) {
-	for _, seed := range foundSeeds {
-		if r := One(seed, nil); r.Violation != "" {
-			t.Errorf("seed %d: %s", seed, r.Violation)
-		}
-	}
-}
