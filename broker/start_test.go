@@ -607,3 +607,27 @@ func TestMetadataFails(t *testing.T) {
 		t.Fatalf("the broker goes on: %v", err)
 	}
 }
+
+// TestStartEpochs expects a new leader epoch after every end but a clean stop:
+// a process that dies between a failed fsync and the note of it leaves pages
+// that the cache shows and the disk has not, and looks like any other.
+func TestStartEpochs(t *testing.T) {
+	f := func(end func(r *rig), more wire.Epoch) {
+		t.Helper()
+		r := newRig(t)
+		id := r.create("t", 1)
+		r.write(id, 0, "a")
+		r.settle()
+		before := r.read(fetchOf(id, 0, 0))[0].Epoch
+		end(r)
+		r.start()
+		if got := r.read(fetchOf(id, 0, 0))[0].Epoch; got != before+more {
+			t.Fatalf("epoch %d, %d before", got, before)
+		}
+	}
+
+	f(func(r *rig) { r.stop() }, 0)
+	f(func(r *rig) { r.kill(false) }, 1)
+	f(func(r *rig) { r.kill(true) }, 1)
+	f(func(r *rig) { r.kill(false); r.start(); r.kill(false) }, 2)
+}
