@@ -135,7 +135,7 @@ func TestFetchWaits(t *testing.T) {
 				t.Fatalf("answered %d times, error %v", p.answers, p.err)
 			}
 			check(t, p.resp.(*wire.FetchResponse).Partitions)
-			if r.b.lot.parked != nil && len(r.b.lot.parked) > 0 {
+			if len(r.b.lot.parked) > 0 {
 				t.Fatal("it still stands in the lot")
 			}
 			r.pass(10 * time.Second) // neither timer nor waiters bring a second answer

@@ -115,7 +115,7 @@ func (s *laneScript) want(t *testing.T, got, want string) {
 	}
 }
 
-var lost = fmt.Errorf("%w: test", wire.ErrConnLost)
+var errLost = fmt.Errorf("%w: test", wire.ErrConnLost)
 
 // TestLaneOrder: a refused batch is sent again before all later ones, with
 // the same bytes, and nothing goes out before all answers are in.
@@ -128,8 +128,8 @@ func TestLaneOrder(t *testing.T) {
 	s.answer(2, wire.CodeOutOfOrderSequence)
 	s.now += time.Minute
 	s.want(t, s.send(), "") // 3 and 4 are out yet
-	s.answer(4, lost)
-	s.answer(3, lost)
+	s.answer(4, errLost)
+	s.answer(3, errLost)
 	s.want(t, s.send(), "") // back-off
 	s.now += time.Minute
 	s.want(t, s.send(), "0:1/0 1:1/1 2:1/2 3:1/3 4:1/4")
@@ -178,9 +178,9 @@ func TestLaneLostProducerInDoubt(t *testing.T) {
 	s := newLaneScript()
 	s.add(4)
 	s.send()
-	s.answer(0, lost)
+	s.answer(0, errLost)
 	s.answer(1, wire.CodeBusy)
-	s.answer(2, lost)
+	s.answer(2, errLost)
 	s.answer(3, wire.CodeBusy)
 	s.now += time.Minute
 	s.want(t, s.send(), "0:1/0 1:1/1 2:1/2 3:1/3")
@@ -242,7 +242,7 @@ func TestLaneKill(t *testing.T) {
 	s.send()
 	s.add(1)
 	s.l.kill(wire.CodeTopicRecreated)
-	s.answer(0, lost)
+	s.answer(0, errLost)
 	s.answer(1, wire.CodeTopicRecreated)
 	s.want(t, s.outcomes(), "0? 1! 2!")
 }
@@ -255,7 +255,7 @@ func TestJudge(t *testing.T) {
 		}
 	}
 
-	f(lost, verdict{again: true, stale: true})
+	f(errLost, verdict{again: true, stale: true})
 	f(errors.New("anything"), verdict{again: true, stale: true})
 	f(fmt.Errorf("dial: %w", wire.ErrNotSent), verdict{definite: true, again: true, stale: true})
 	f(fmt.Errorf("%w: %w", wire.ErrNotSent, wire.CodeTimeout), verdict{definite: true, again: true, stale: true})

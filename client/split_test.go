@@ -56,7 +56,7 @@ func TestLaneSplitInMidst(t *testing.T) {
 	s.add(1)
 	s.want(t, s.send(), "0:1/0 1:1/1 2:1/3")
 	s.answer(1, wire.CodeTooLarge) // becomes 3 and 4
-	s.answer(2, lost)              // may be taken yet, behind 3 and 4
+	s.answer(2, errLost)              // may be taken yet, behind 3 and 4
 	s.answer(0, wire.CodeBusy)
 	s.now += time.Minute
 	s.want(t, s.send(), "0:1/0 3:1/1 4:1/2 2:1/3")
@@ -105,7 +105,7 @@ func TestLaneSplitNot(t *testing.T) {
 		}
 	}
 
-	f("0?", func(s *laneScript) { s.answer(0, lost); s.now += time.Minute; s.send() })
+	f("0?", func(s *laneScript) { s.answer(0, errLost); s.now += time.Minute; s.send() })
 	f("0?", func(s *laneScript) { s.l.expire(time.Hour, time.Second, func(b *batch) { b.done = nil }) })
 	f("0!", func(s *laneScript) { s.l.kill(wire.CodeTopicRecreated) })
 }
