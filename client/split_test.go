@@ -56,7 +56,7 @@ func TestLaneSplitInMidst(t *testing.T) {
 	s.add(1)
 	s.want(t, s.send(), "0:1/0 1:1/1 2:1/3")
 	s.answer(1, wire.CodeTooLarge) // becomes 3 and 4
-	s.answer(2, errLost)              // may be taken yet, behind 3 and 4
+	s.answer(2, errLost)           // may be taken yet, behind 3 and 4
 	s.answer(0, wire.CodeBusy)
 	s.now += time.Minute
 	s.want(t, s.send(), "0:1/0 3:1/1 4:1/2 2:1/3")
