@@ -598,6 +598,9 @@ func allocations(f func()) float64 {
 // together: produce one view a turn, the log's with the partition's around it,
 // however many batches there are; a fetch nothing, even one that waits.
 func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates and empties pools at random")
+	}
 	if mem.Checked {
 		t.Skip("a checked build reuses no calls")
 	}
