@@ -131,7 +131,7 @@ func TestPollContents(t *testing.T) {
 	})
 }
 
-// TestGaps (CASES C01): compaction left batches with fewer records than
+// TestGaps: compaction left batches with fewer records than
 // offsets, an empty batch, and the broker skips a range; the consumer goes by
 // what it is told.
 func TestGaps(t *testing.T) {
@@ -383,7 +383,7 @@ func poll(t *testing.T, x *Consumer, next *[3]int) bool {
 	return len(ms) > 0
 }
 
-// TestSlowConsumer (CASES M11): a consumer that takes a second a record holds
+// TestSlowConsumer: a consumer that takes a second a record holds
 // no more than its buffer, and paused partitions take no room from others.
 func TestSlowConsumer(t *testing.T) {
 	bubble(t, map[string]int{"t": 8}, func(t *testing.T, b *fake) {

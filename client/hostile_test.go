@@ -11,7 +11,7 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
-// TestHostileBroker (CASES M03): no answer makes the client panic, hang past
+// TestHostileBroker: no answer makes the client panic, hang past
 // its time-outs or hold on to memory.
 func TestHostileBroker(t *testing.T) {
 	for seed := range uint64(60) {

@@ -76,7 +76,7 @@ func TestRetryAfter(t *testing.T) {
 	})
 }
 
-// TestForgottenProducer (CASES X02): the broker forgets a producer between
+// TestForgottenProducer: the broker forgets a producer between
 // batches; nothing is lost and nothing is there twice.
 func TestForgottenProducer(t *testing.T) {
 	bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {
@@ -98,7 +98,7 @@ func TestForgottenProducer(t *testing.T) {
 	})
 }
 
-// TestFirstRefused (CASES X01): the first batch of a new partition is refused
+// TestFirstRefused: the first batch of a new partition is refused
 // while later ones are on their way; they wait for it.
 func TestFirstRefused(t *testing.T) {
 	bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {
@@ -122,7 +122,7 @@ func TestFirstRefused(t *testing.T) {
 	})
 }
 
-// TestRecreated (CASES O11): a topic is deleted and its name used again under
+// TestRecreated: a topic is deleted and its name used again under
 // a producer and a consumer that know the old one.
 func TestRecreated(t *testing.T) {
 	bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {

@@ -83,7 +83,7 @@ func TestModes(t *testing.T) {
 	`)
 }
 
-// TestFlushFails lets the disk fail: FAULTS S5, CASES S25.
+// TestFlushFails lets the disk fail.
 func TestFlushFails(t *testing.T) {
 	f := func(st Settings, story string) {
 		t.Helper()
@@ -258,7 +258,7 @@ func sixtyFour() (s string) {
 	return s
 }
 
-// TestFull fills what is bounded: FAULTS N4.
+// TestFull fills what is bounded.
 func TestFull(t *testing.T) {
 	f := func(st Settings, c SetConfig, story string) {
 		t.Helper()

@@ -293,7 +293,7 @@ func TestFlushSlots(t *testing.T) {
 	})
 }
 
-// TestFlushNeverReturns has a disk hang: FAULTS S37. The other one goes on, and
+// TestFlushNeverReturns has a disk hang. The other one goes on, and
 // a stop does not wait for it.
 func TestFlushNeverReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
