@@ -140,15 +140,19 @@ func (d *Dir) loadPoints() error {
 	return nil
 }
 
-// tidy makes the folders that a data directory has and removes temporaries.
+// tidy makes the folders that a data directory has and removes temporaries. The
+// folders are fsynced: a process that died in a move may have left the new name
+// in memory only, and the scan that follows removes what the old one stood in.
 func (d *Dir) tidy() error {
 	for _, name := range []string{topicsName, quarantineName, orphansName, deletedName} {
 		if err := d.fs.Mkdir(d.in(name)); err != nil {
 			return err
 		}
 	}
-	if err := syncDir(d.fs, d.path); err != nil {
-		return err
+	for _, name := range []string{"", topicsName, quarantineName, orphansName, deletedName} {
+		if err := syncDir(d.fs, path.Join(d.path, name)); err != nil {
+			return err
+		}
 	}
 	es, err := d.fs.ReadDir(d.path)
 	if err != nil {

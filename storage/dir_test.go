@@ -647,3 +647,67 @@ func TestDirConcurrent(t *testing.T) {
 	})
 	wg.Wait()
 }
+
+// TestOrphanOutlivesADeathAndACut lets the process die after each operation of a
+// move to orphans/, starts again, and cuts the power: the folder is still there.
+func TestOrphanOutlivesADeathAndACut(t *testing.T) {
+	const stray, precious = "/data/topics/stray/partition-0000", "somebody's bytes"
+	holds := func(m *MemFS) bool {
+		for _, dir := range []string{stray, "/data/orphans/stray.partition-0000"} {
+			f, err := m.Open(dir+"/00000000000000000000.log", Read)
+			if err != nil {
+				continue
+			}
+			b := make([]byte, len(precious))
+			f.ReadAt(b, 0)
+			f.Close()
+			return string(b) == precious
+		}
+		return false
+	}
+	died := 0
+	for stop := 1; ; stop++ {
+		m := NewMemFS(1)
+		if err := mustOpenDir(t, m, "boot").Abandon(); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Mkdir(stray); err != nil {
+			t.Fatal(err)
+		}
+		f, err := m.Open(stray+"/00000000000000000000.log", CreateNew)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.WriteAt([]byte(precious), 0)
+		f.Sync()
+		f.Close()
+		for _, dir := range []string{stray, "/data/topics/stray", "/data/topics"} {
+			if err := m.SyncDir(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := mustOpenDir(t, m, "boot")
+		m.StopAfter(stop)
+		err = d.Orphan(stray)
+		if err != nil {
+			died++
+		}
+		m = m.Clone()
+		if d, err := OpenDir(m, "/data", DirOptions{Node: 1, Boot: "boot"}); err != nil {
+			t.Fatal(err)
+		} else if err := d.Abandon(); err != nil {
+			t.Fatal(err)
+		}
+		for name, disk := range m.Crashes(64) {
+			if !holds(disk) {
+				t.Fatalf("died after %d operations, then the power was cut (%s): the folder is gone", stop, name)
+			}
+		}
+		if err == nil {
+			break
+		}
+	}
+	if died == 0 {
+		t.Fatal("it never died")
+	}
+}
