@@ -42,6 +42,7 @@ var commands = []command{
 	{"offsets", "show where the partitions of a topic begin and end", cli.Offsets},
 	{"log", "look into the files of a stopped broker", broker.Log},
 	{"demo", "load real records, read them back, kill the broker, check everything", demo},
+	{"bench", "measure this machine and Teralog on it", benchRun},
 	{"sim", "run a simulated broker through crashes and power cuts", sim.Run},
 	{"version", "print the version", version},
 }
@@ -129,51 +130,65 @@ func demo(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer)
 	return bench.Demo(ctx, args, dir, startBroker, out, notes)
 }
 
+func benchRun(ctx context.Context, args []string, in io.Reader, out, notes io.Writer) error {
+	return bench.Run(ctx, args, startBroker, in, out, notes)
+}
+
 // startBroker runs this same binary as a broker in a process of its own, so
-// that it can be killed. Its log goes to broker.log in its data directory. If
-// this process dies, so does the child.
-func startBroker(dir, listen string) (addr string, kill, stop func() error, err error) {
-	fail := func(err error) (string, func() error, func() error, error) { return "", nil, nil, err }
+// that it can be killed and its cost told from ours: a bench.Start. Its log
+// goes to broker.log beside its data.
+func startBroker(dir, listen string, flags ...string) (*bench.Broker, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	logName := filepath.Join(dir, "broker.log")
 	log, err := os.OpenFile(logName, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	defer log.Close()
-	child := exec.Command(self, "serve", "--data-dir", filepath.Join(dir, "data"), "--listen", listen)
+	child := exec.Command(self, append([]string{"serve", "--data-dir", filepath.Join(dir, "data"), "--listen", listen}, flags...)...)
 	child.Stderr = log
-	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	ready, err := child.StdoutPipe()
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	if err := child.Start(); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	line, _ := bufio.NewReader(ready).ReadString('\n')
-	_, rest, ok := strings.Cut(line, "ready: listen ")
+	addr, ok := said(line, "ready: listen ")
 	if !ok {
 		child.Process.Kill()
-		return fail(fmt.Errorf("the broker did not become ready (%w); its log is %s", child.Wait(), logName))
+		return nil, fmt.Errorf("the broker did not become ready (%w); its log is %s", child.Wait(), logName)
 	}
-	addr, _, _ = strings.Cut(rest, ",")
-	return addr, func() error {
-			if err := child.Process.Kill(); err != nil {
-				return err
-			}
-			child.Wait() // "signal: killed" is what was asked for
-			return nil
-		}, func() error {
-			if err := child.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-				return err
-			}
-			return child.Wait()
-		}, nil
+	b := &bench.Broker{Addr: addr, PID: child.Process.Pid}
+	b.HTTP, _ = said(line, ", http ")
+	b.Kill = func() error {
+		if err := child.Process.Kill(); err != nil {
+			return err
+		}
+		child.Wait() // "signal: killed" is what was asked for
+		return nil
+	}
+	b.Stop = func() error {
+		if err := child.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		return child.Wait()
+	}
+	return b, nil
+}
+
+// said returns what stands in a broker's ready line after word, up to the next
+// comma.
+func said(line, word string) (string, bool) {
+	_, rest, ok := strings.Cut(strings.TrimSpace(line), word)
+	value, _, _ := strings.Cut(rest, ",")
+	return value, ok
 }

@@ -19,12 +19,6 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
-// A Start runs a broker as a child process on the data directory dir,
-// listening on listen, and returns once it is ready: the address, what kills
-// it at once (SIGKILL), and what stops it cleanly. Both return when the process
-// has ended.
-type Start func(dir, listen string) (addr string, kill, stop func() error, err error)
-
 const demoHelp = `Usage: teralog demo [flags]
 
 Starts a broker of its own, loads 231,083 real flights, kills the broker with
@@ -42,15 +36,13 @@ Flags:
 
 // A demo is one run of it.
 type demo struct {
-	start Start
-	dir   string
-	addr  string
-	kill  func() error
-	stop  func() error
-	c     *client.Client
-	notes io.Writer
-	live  bool // a person looks at notes
-	steps []step
+	start  Start
+	dir    string
+	broker *Broker
+	c      *client.Client
+	notes  io.Writer
+	live   bool // a person looks at notes
+	steps  []step
 }
 
 // A step is one row of the table at the end.
@@ -109,9 +101,9 @@ func (d *demo) run(ctx context.Context, flights fs.FS) (err error) {
 	}
 	defer func() {
 		d.c.Close()
-		err = errors.Join(err, d.stop())
+		err = errors.Join(err, d.broker.Stop())
 	}()
-	if d.c, err = client.New(client.Options{Servers: []string{d.addr}, Name: "teralog-demo"}); err != nil {
+	if d.c, err = client.New(client.Options{Servers: []string{d.broker.Addr}, Name: "teralog-demo"}); err != nil {
 		return err
 	}
 	if err := d.flights(ctx, flights); err != nil {
@@ -125,20 +117,20 @@ func (d *demo) run(ctx context.Context, flights fs.FS) (err error) {
 
 // begin starts the broker.
 func (d *demo) begin(listen string) error {
-	addr, kill, stop, err := d.start(d.dir, listen)
+	b, err := d.start(d.dir, listen)
 	if err != nil {
 		return fmt.Errorf("start a broker: %w", err)
 	}
-	d.addr, d.kill, d.stop = addr, kill, stop
+	d.broker = b
 	return nil
 }
 
 // crash kills the broker and starts it again on the same files and address.
 func (d *demo) crash() error {
-	if err := d.kill(); err != nil {
+	if err := d.broker.Kill(); err != nil {
 		return fmt.Errorf("kill the broker: %w", err)
 	}
-	return d.begin(d.addr)
+	return d.begin(d.broker.Addr)
 }
 
 // topic makes an empty topic, in place of one that an earlier run left.
