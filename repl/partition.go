@@ -51,6 +51,7 @@ type Partition struct {
 	stopped  chan struct{} // closed when it has ended
 
 	// ----
+	next        *View // to be published; its log is in place, or the newest one's
 	leader      leader
 	offsets     offsets
 	waiters     waiters
@@ -70,16 +71,18 @@ type Partition struct {
 
 // A View is what is true of a partition at one moment. It never changes.
 type View struct {
-	Epoch     wire.Epoch  // of the leader, which this node is
-	Start     wire.Offset // the first offset kept
-	Stable    wire.Offset // the bound of consumers that read committed transactions only
-	Committed wire.Offset // the bound of consumers
-	End       wire.Offset // of the log, exclusive
-	Flushed   wire.Offset // below it everything is on this node's disk
-	Log       *storage.View
+	Epoch     wire.Epoch    // of the leader, which this node is
+	Start     wire.Offset   // the first offset kept
+	Stable    wire.Offset   // the bound of consumers that read committed transactions only
+	Committed wire.Offset   // the bound of consumers
+	End       wire.Offset   // of the log, exclusive
+	Flushed   wire.Offset   // below it everything is on this node's disk
+	Log       *storage.View // of its own, or of an older View if the log is as it was
 	// Err is not nil if the partition is offline or gone, and says why: OFFLINE,
 	// SHUTTING_DOWN, NOT_LEADER. Nothing may be read then.
 	Err error
+
+	log storage.View
 }
 
 // A Write is one batch on its way into the log.
@@ -125,7 +128,8 @@ type trim struct {
 func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *storage.Log, st Settings) *Partition {
 	v := l.View()
 	p := &Partition{
-		id: id, topic: topic, set: s, dir: d, log: l,
+		next: &View{Log: v},
+		id:   id, topic: topic, set: s, dir: d, log: l,
 		inbox:   mem.NewQueue[task](s.config.QueueLimit),
 		queued:  mem.NewBudget(s.config.QueueBytes),
 		news:    make(chan struct{}, 1),
@@ -133,6 +137,7 @@ func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *st
 		waiters: waiters{max: s.config.MaxParked},
 	}
 	p.timer.F = p.nudge
+	l.PlaceViews(p.placeView)
 	p.leader = leader{
 		log:          l,
 		epoch:        v.Epoch(),

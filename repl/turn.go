@@ -96,14 +96,24 @@ func (p *Partition) advance(now mem.Now) {
 
 // publish stores a new View if anything in it changed.
 func (p *Partition) publish() {
-	o, log, old := p.offsets, p.log.View(), p.view.Load()
-	if old != nil && old.Log == log && old.Committed == o.committed && old.Flushed == o.flushed && old.Err == p.down {
-		return
+	o, v, old := p.offsets, p.next, p.view.Load()
+	if v == nil {
+		if old.Committed == o.committed && old.Flushed == o.flushed && old.Err == p.down {
+			return
+		}
+		v = &View{Log: old.Log}
 	}
-	p.view.Store(&View{
-		Epoch: p.leader.epoch, Start: o.start, Stable: o.stable, Committed: o.committed,
-		End: o.end, Flushed: o.flushed, Log: log, Err: p.down,
-	})
+	p.next = nil
+	v.Epoch, v.Err = p.leader.epoch, p.down
+	v.Start, v.Stable, v.Committed, v.End, v.Flushed = o.start, o.stable, o.committed, o.end, o.flushed
+	p.view.Store(v)
+}
+
+// placeView gives the log the place in the next View for its own.
+func (p *Partition) placeView() *storage.View {
+	p.next = new(View)
+	p.next.Log = &p.next.log
+	return p.next.Log
 }
 
 // chores does the rare tasks.

@@ -83,8 +83,9 @@ type Log struct {
 	report    RecoveryReport
 
 	view   atomic.Pointer[View]
-	sealed []*segment // ascending, without the active one; shared with views, replaced on change
-	doomed []*segment // below start, still on disk
+	place  func() *View // where the next view is written
+	sealed []*segment   // ascending, without the active one; shared with views, replaced on change
+	doomed []*segment   // below start, still on disk
 	active *segment
 	file   File // of active
 	tail   tail
@@ -150,6 +151,7 @@ func newLog(fs FS, path, topic string, id wire.PartitionID, o Options, files *op
 	h := &home{fs: fs, path: path, id: id, files: files, every: int64(o.IndexInterval)}
 	h.mapped = int(min(o.SegmentBytes+wire.MaxBatchBytes, maxRelative)/h.every) + 2
 	l := &Log{home: h, topic: topic, o: o, producers: newProducers(o), newest: math.MinInt64}
+	l.place = func() *View { return new(View) }
 	l.epochs = epochs{home: h}
 	return l
 }
@@ -175,6 +177,11 @@ func (l *Log) Topic() string { return l.topic }
 
 // View returns the newest picture of the log. Any goroutine may call it.
 func (l *Log) View() *View { return l.view.Load() }
+
+// PlaceViews has each later View written to where place points, which must be
+// memory that nobody reads yet; the log never writes to it again. Whoever wraps
+// views in larger ones of their own need not allocate twice. The owner's.
+func (l *Log) PlaceViews(place func() *View) { l.place = place }
 
 // Producers returns what the log knows of idempotent producers; the owner's.
 func (l *Log) Producers() *Producers { return l.producers }
@@ -202,7 +209,8 @@ func (l *Log) Stats() LogStats {
 
 // publish shows readers the log as it is now.
 func (l *Log) publish() {
-	v := &View{
+	v := l.place()
+	*v = View{
 		home: l.home, sealed: l.sealed, active: l.active, tail: l.tail,
 		epochs: l.epochs.list, start: l.start, lastAppend: l.newest,
 		bytes: l.sums.bytes + l.tail.size, maxTime: max(l.sums.maxTime, l.tail.maxTime),
