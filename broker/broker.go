@@ -80,6 +80,7 @@ type Broker struct {
 	addr  atomic.Pointer[string] // told to clients
 
 	server *wire.Server
+	count  counts
 	fatal  chan error // why the process must end
 	loops  sync.WaitGroup
 }

@@ -24,5 +24,6 @@ func (b *Broker) ServeCall(c *wire.Call) {
 		c.ReplyError(wire.Errorf(wire.CodeUnsupported, "%v is not served here", c.API))
 		return
 	}
+	b.count.requests[c.API].Add(1)
 	serve(b, c)
 }

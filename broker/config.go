@@ -22,6 +22,7 @@ type Config struct {
 	DataDirs       []string // the first holds the metadata log
 	Listen         string   // host:port; port 0 picks a free one
 	Advertise      string   // address told to clients; empty: the one listened on
+	HTTP           string   // host:port of the operator's view; empty: none
 	Node           wire.NodeID
 	MaxConnections int
 	Memory         int64         // bytes of requests held at once over all connections
@@ -80,6 +81,8 @@ var Keys = []Key{
 		func(c *Config) string { return c.Listen }},
 	{"advertise", "address told to clients, where it differs from the one listened on", setAddr(func(c *Config) *string { return &c.Advertise }),
 		func(c *Config) string { return c.Advertise }},
+	{"http", "address to serve /metrics and /healthz on, unencrypted and open to whoever reaches it; empty: nowhere", setHTTP,
+		func(c *Config) string { return c.HTTP }},
 	{"node", "number of this node, from 1", setNode, func(c *Config) string { return strconv.Itoa(int(c.Node)) }},
 	count("max-connections", "clients connected at once", 1, 1_000_000, func(c *Config) *int { return &c.MaxConnections }),
 	size("memory", "bytes of requests held at once, over all connections", 32<<20, 1<<40, func(c *Config) *int64 { return &c.Memory }),
@@ -193,6 +196,14 @@ func setAddr(field func(*Config) *string) func(*Config, string) error {
 		*field(c) = s
 		return nil
 	}
+}
+
+func setHTTP(c *Config, s string) error {
+	if s == "" {
+		c.HTTP = ""
+		return nil
+	}
+	return setAddr(func(c *Config) *string { return &c.HTTP })(c, s)
 }
 
 func setNode(c *Config, s string) error {

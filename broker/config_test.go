@@ -25,6 +25,8 @@ func TestConfigRead(t *testing.T) {
 	f("listen = 7400", `t.conf:1: listen: "7400" is not an address; write it like 127.0.0.1:7400 or [::1]:7400`)
 	f("memory = 1MiB", "t.conf:1: memory: 1MiB is out of bounds, it goes from 32MiB to 1TiB")
 	f("flush-lost = 1ms", "t.conf:1: flush-lost: 1ms is too short, the least is 1s")
+	f("http =\nlisten = 127.0.0.1:1", "")
+	f("http = 9400", `t.conf:1: http: "9400" is not an address; write it like 127.0.0.1:7400 or [::1]:7400`)
 	f("data-dir = a,,b", `t.conf:1: data-dir: "a,,b" names an empty path`)
 	f("data-dir = a,a", `t.conf:1: data-dir: "a,a" names a twice`)
 	f("log-level = loud", `t.conf:1: log-level: "loud" is not a level; it is debug, info, warn or error`)

@@ -261,6 +261,11 @@ func (f *fetch) sendStored() {
 // send answers with resp and files. The ranges, whose files they may be, are
 // let go of by their Done.
 func (f *fetch) send() {
+	bytes := int64(0)
+	for i := range f.files {
+		bytes += f.files[i].Len
+	}
+	f.b.count.fetched.Add(bytes)
 	f.call.ReplyFiles(&f.resp, f.files)
 	clear(f.files)
 	clear(f.ranges)

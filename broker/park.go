@@ -71,6 +71,13 @@ func (l *lot) close() []*fetch {
 	return all
 }
 
+// count returns how many stand there.
+func (l *lot) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.parked)
+}
+
 func (l *lot) isClosed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -34,6 +34,8 @@ type entry struct {
 	of        *produce
 	index     int // of its batch and result
 	partition *repl.Partition
+	bytes     int64 // of the batch, whose memory may be gone when it is acknowledged
+	records   int64
 	done      func(storage.Appended, error) // finish, made once
 }
 
@@ -64,7 +66,7 @@ func (b *Broker) produce(c *wire.Call) {
 			p.refuse(i, err)
 			continue
 		}
-		p.sent = append(p.sent, p.entry(i, partition))
+		p.sent = append(p.sent, p.entry(i, batch, partition))
 	}
 	p.send()
 }
@@ -142,8 +144,8 @@ func (p *produce) refuse(i int, err error) {
 	}
 }
 
-// entry returns an entry for batch i.
-func (p *produce) entry(i int, partition *repl.Partition) *entry {
+// entry returns an entry for batch i, which goes to partition.
+func (p *produce) entry(i int, batch wire.Batch, partition *repl.Partition) *entry {
 	var e *entry
 	if n := len(p.free); n > 0 {
 		e, p.free = p.free[n-1], p.free[:n-1]
@@ -151,7 +153,7 @@ func (p *produce) entry(i int, partition *repl.Partition) *entry {
 		e = &entry{of: p}
 		e.done = e.finish
 	}
-	e.index, e.partition = i, partition
+	e.index, e.partition, e.bytes, e.records = i, partition, int64(len(batch)), int64(batch.Count())
 	return e
 }
 
@@ -162,6 +164,7 @@ func (e *entry) finish(at storage.Appended, err error) {
 		v := e.partition.View()
 		r := &e.of.resp.Results[e.index]
 		r.Base, r.AppendTime, r.LogStart, r.Epoch = at.First, at.Time, v.Start, v.Epoch
+		e.of.b.count.produced(e.bytes, e.records)
 	}
 	e.of.finish()
 }

@@ -70,6 +70,13 @@ func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error
 		return fmt.Errorf("listen: %w", err)
 	}
 	defer ln.Close()
+	var view net.Listener
+	if c.HTTP != "" {
+		if view, err = net.Listen("tcp", c.HTTP); err != nil {
+			return fmt.Errorf("http: %w", err)
+		}
+		defer view.Close()
+	}
 	b, err := New(c, env)
 	if err != nil {
 		return err
@@ -77,8 +84,13 @@ func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error
 	for _, line := range b.Recovery() {
 		log.Info("recovery", "did", line)
 	}
-	fmt.Fprintf(out, "teralog %s ready: listen %s, data %s, node %d, cluster %v, %d topics\n",
-		wire.Software, ln.Addr(), strings.Join(c.DataDirs, ","), c.Node, b.Cluster(), len(b.Image().Topics()))
+	at := fmt.Sprintf("listen %s", ln.Addr())
+	if view != nil {
+		defer b.view(view)()
+		at += fmt.Sprintf(", http %s", view.Addr())
+	}
+	fmt.Fprintf(out, "teralog %s ready: %s, data %s, node %d, cluster %v, %d topics\n",
+		wire.Software, at, strings.Join(c.DataDirs, ","), c.Node, b.Cluster(), len(b.Image().Topics()))
 	return b.Run(ctx, ln)
 }
 

@@ -1,0 +1,213 @@
+package broker
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/teralog/teralog/repl"
+	"github.com/teralog/teralog/wire"
+)
+
+// A metric is one row of /metrics: a counter, which never falls while the
+// process lives, or a gauge.
+type metric struct {
+	name, kind, help string
+	// Either value gives the one sample of the metric, NaN if it is not known
+	// here; or series gives one for each set of labels, in a fixed order.
+	value  func(*scrape) float64
+	series func(*scrape, func(labels string, value float64))
+}
+
+// metricRows is everything /metrics serves. Times are in seconds.
+var metricRows = []metric{
+	{name: "process_cpu_seconds_total", kind: "counter", help: "CPU time of the process, user and system.", value: cpuSeconds},
+	{name: "process_resident_memory_bytes", kind: "gauge", help: "Memory of the process that is resident.", value: residentBytes},
+	{name: "process_open_fds", kind: "gauge", help: "Open file descriptors.", value: openFiles},
+	{name: "process_max_fds", kind: "gauge", help: "Greatest number of open file descriptors.", value: maxFiles},
+	{name: "go_goroutines", kind: "gauge", help: "Goroutines.", value: runtimeValue("/sched/goroutines:goroutines")},
+	{name: "go_heap_bytes", kind: "gauge", help: "Bytes of heap objects, those not yet swept included.", value: runtimeValue("/memory/classes/heap/objects:bytes")},
+	{name: "go_mallocs_total", kind: "counter", help: "Heap objects allocated.", value: runtimeValue("/gc/heap/allocs:objects", "/gc/heap/tiny/allocs:objects")},
+	{name: "go_gc_cpu_seconds_total", kind: "counter", help: "CPU time of the garbage collector as the runtime estimates it, idle time used included; renewed by each collection.", value: runtimeValue("/cpu/classes/gc/total:cpu-seconds")},
+
+	{name: "teralog_build", kind: "gauge", help: "1, with the version of the software.", series: func(s *scrape, emit func(string, float64)) {
+		emit(label("version", wire.Software), 1)
+	}},
+	{name: "teralog_topics", kind: "gauge", help: "Topics of the cluster.", value: func(s *scrape) float64 { return float64(len(s.b.Image().Topics())) }},
+	{name: "teralog_partitions", kind: "gauge", help: "Partitions hosted here.", value: func(s *scrape) float64 { return float64(s.partitions) }},
+	{name: "teralog_queued_batches", kind: "gauge", help: "Tasks in the mailboxes of the partitions.", value: func(s *scrape) float64 { return float64(s.queued.Queued) }},
+	{name: "teralog_queued_bytes", kind: "gauge", help: "Bytes of batches in the mailboxes of the partitions.", value: func(s *scrape) float64 { return float64(s.queued.QueuedBytes) }},
+	{name: "teralog_parked_fetches", kind: "gauge", help: "Fetches that wait for records.", value: func(s *scrape) float64 { return float64(s.b.lot.count()) }},
+
+	{name: "teralog_produce_batches_total", kind: "counter", help: "Batches acknowledged, or appended without an ack asked for; duplicates included.", value: func(s *scrape) float64 { return float64(s.b.count.batches.Load()) }},
+	{name: "teralog_produce_bytes_total", kind: "counter", help: "Bytes of these batches, as stored.", value: func(s *scrape) float64 { return float64(s.b.count.bytes.Load()) }},
+	{name: "teralog_produce_records_total", kind: "counter", help: "Records in these batches.", value: func(s *scrape) float64 { return float64(s.b.count.records.Load()) }},
+	{name: "teralog_fetch_bytes_total", kind: "counter", help: "Bytes of batches in the answers to fetches.", value: func(s *scrape) float64 { return float64(s.b.count.fetched.Load()) }},
+	{name: "teralog_fetch_sendfile_bytes_total", kind: "counter", help: "Of these, bytes that went from the page cache to the socket, counted once sent.", value: func(s *scrape) float64 { return float64(s.server.SentFileBytes) }},
+	{name: "teralog_fetch_copied_bytes_total", kind: "counter", help: "Of these, bytes that went through memory, counted once sent.", value: func(s *scrape) float64 { return float64(s.server.SentCopyBytes) }},
+
+	{name: "teralog_connections", kind: "gauge", help: "Clients connected.", value: func(s *scrape) float64 { return float64(s.server.Conns) }},
+	{name: "teralog_connections_accepted_total", kind: "counter", help: "Connections accepted, those refused included.", value: func(s *scrape) float64 { return float64(s.server.Accepted) }},
+	{name: "teralog_connections_refused_total", kind: "counter", help: "Connections closed at once: too many, or shutting down.", value: func(s *scrape) float64 { return float64(s.server.Refused) }},
+	{name: "teralog_connections_damaged_total", kind: "counter", help: "Connections ended for what they sent.", value: func(s *scrape) float64 { return float64(s.server.BadFrames) }},
+	{name: "teralog_connections_timed_out_total", kind: "counter", help: "Connections ended for sending or taking nothing.", value: func(s *scrape) float64 { return float64(s.server.Timeouts) }},
+
+	{name: "teralog_requests_total", kind: "counter", help: "Requests by API.", series: func(s *scrape, emit func(string, float64)) {
+		for a := range s.b.count.requests {
+			if n := s.b.count.requests[a].Load(); n > 0 {
+				emit(label("api", wire.API(a).String()), float64(n))
+			}
+		}
+	}},
+	{name: "teralog_requests_without_memory_total", kind: "counter", help: "Requests refused unread for want of memory.", value: func(s *scrape) float64 { return float64(s.server.Busy) }},
+	{name: "teralog_request_panics_total", kind: "counter", help: "Requests that failed by a fault of the broker.", value: func(s *scrape) float64 { return float64(s.server.Panics) }},
+	{name: "teralog_request_memory_bytes", kind: "gauge", help: "Bytes of requests held.", value: func(s *scrape) float64 { return float64(s.b.server.Budget.Used()) }},
+	{name: "teralog_reply_bytes_total", kind: "counter", help: "Bytes of replies sent, without the batches in them.", value: func(s *scrape) float64 { return float64(s.server.SentBytes) }},
+	{name: "teralog_reply_writers_total", kind: "counter", help: "Goroutines started to send what a reader could not.", value: func(s *scrape) float64 { return float64(s.server.Writers) }},
+}
+
+// counts are what the broker counts itself, an atomic add each.
+type counts struct {
+	batches, bytes, records atomic.Int64 // produced
+	fetched                 atomic.Int64 // bytes
+
+	requests [maxAPI + 1]atomic.Int64 // handed to their handler, by API
+}
+
+// produced notes one batch.
+func (c *counts) produced(bytes, records int64) {
+	c.batches.Add(1)
+	c.bytes.Add(bytes)
+	c.records.Add(records)
+}
+
+// maxAPI is the greatest API number that is counted, inclusive.
+const maxAPI = 63
+
+// A scrape is one look at the broker, so that what is costly to sum up is
+// summed up once.
+type scrape struct {
+	b          *Broker
+	server     wire.ServerStats
+	partitions int
+	queued     repl.Stats // what waits, over all partitions
+}
+
+func newScrape(b *Broker) *scrape {
+	s := &scrape{b: b, server: b.Stats()}
+	for _, p := range b.set.Partitions() {
+		of := p.Stats()
+		s.partitions++
+		s.queued.Queued += of.Queued
+		s.queued.QueuedBytes += of.QueuedBytes
+	}
+	return s
+}
+
+// writeMetrics writes rows in the text format 0.0.4 of Prometheus.
+func writeMetrics(w *bytes.Buffer, rows []metric, s *scrape) {
+	for _, m := range rows {
+		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", m.name, escapeHelp(m.help), m.name, m.kind)
+		sample := func(labels string, v float64) {
+			w.WriteString(m.name)
+			if labels != "" {
+				w.WriteString("{" + labels + "}")
+			}
+			w.WriteByte(' ')
+			w.Write(strconv.AppendFloat(w.AvailableBuffer(), v, 'g', -1, 64))
+			w.WriteByte('\n')
+		}
+		if m.series != nil {
+			m.series(s, sample)
+		} else if v := m.value(s); !math.IsNaN(v) {
+			sample("", v)
+		}
+	}
+}
+
+var (
+	helpEscapes  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+	labelEscapes = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+)
+
+func escapeHelp(s string) string { return helpEscapes.Replace(s) }
+
+// label returns one label as it stands in a sample.
+func label(name, value string) string { return name + `="` + labelEscapes.Replace(value) + `"` }
+
+// cpuSeconds is finer than the ticks of /proc/self/stat.
+func cpuSeconds(*scrape) float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return math.NaN()
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// residentBytes is the second field of /proc/self/statm, in pages.
+func residentBytes(*scrape) float64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return math.NaN()
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return math.NaN()
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return float64(pages) * float64(os.Getpagesize())
+}
+
+// openFiles asks for the size of the folder, which on newer kernels is the
+// number of descriptors; older ones say 0 and have it listed.
+func openFiles(*scrape) float64 {
+	const folder = "/proc/self/fd"
+	if st, err := os.Stat(folder); err == nil && st.Size() > 0 {
+		return float64(st.Size())
+	}
+	names, err := os.ReadDir(folder)
+	if err != nil {
+		return math.NaN()
+	}
+	return float64(len(names) - 1) // without the one that lists them
+}
+
+func maxFiles(*scrape) float64 {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return math.NaN()
+	}
+	return float64(l.Cur)
+}
+
+// runtimeValue returns the sum of what the Go runtime says under names.
+func runtimeValue(names ...string) func(*scrape) float64 {
+	return func(*scrape) (sum float64) {
+		samples := make([]metrics.Sample, len(names))
+		for i, n := range names {
+			samples[i].Name = n
+		}
+		metrics.Read(samples)
+		for _, m := range samples {
+			switch m.Value.Kind() {
+			case metrics.KindUint64:
+				sum += float64(m.Value.Uint64())
+			case metrics.KindFloat64:
+				sum += m.Value.Float64()
+			default:
+				return math.NaN() // a runtime that does not know it
+			}
+		}
+		return sum
+	}
+}
