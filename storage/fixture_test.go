@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/teralog/teralog/mem"
@@ -153,16 +154,17 @@ func contents(v *View, from, bound wire.Offset, maxBytes int) ([]byte, error) {
 		if err != nil || r.Len == 0 {
 			return all, err
 		}
-		p := make([]byte, r.Len)
-		_, err = r.R.ReadAt(p, r.Off)
+		n := len(all)
+		all = slices.Grow(all, max(int(r.Len), int(v.Bytes())-n))[:n+int(r.Len)]
+		_, err = r.R.ReadAt(all[n:], r.Off)
 		r.Done()
 		if err != nil && err != io.EOF {
-			return all, err
+			return all[:n], err
 		}
 		if r.Next <= from {
 			return all, fmt.Errorf("Find(%d) goes on at %d", from, r.Next)
 		}
-		all, from = append(all, p...), r.Next
+		from = r.Next
 	}
 	return all, nil
 }
