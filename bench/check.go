@@ -46,7 +46,7 @@ type Checker struct {
 }
 
 // A sender is a producer's records, by counter.
-type sender struct{ sends []send }
+type sender struct{ sends pages[send] }
 
 type send struct {
 	part    *observed
@@ -64,7 +64,7 @@ type send struct {
 // An observed partition is what anybody ever read of it.
 type observed struct {
 	id      wire.PartitionID
-	slots   []slot // by offset
+	slots   pages[slot] // by offset
 	lossy   []Lossy
 	gaps    []gap
 	start   wire.Offset
@@ -117,8 +117,8 @@ func (c *Checker) part(id wire.PartitionID) *observed {
 }
 
 func (c *Checker) send(id ID) *send {
-	if p := c.producers[id.Producer]; id.Run == c.run && p != nil && id.Counter < uint64(len(p.sends)) {
-		return &p.sends[id.Counter]
+	if p := c.producers[id.Producer]; id.Run == c.run && p != nil && id.Counter < uint64(p.sends.len()) {
+		return p.sends.at(int(id.Counter))
 	}
 	return nil
 }
@@ -149,10 +149,12 @@ func (c *Checker) sent(e *Sent) {
 		p = &sender{}
 		c.producers[e.ID.Producer] = p
 	}
-	if e.ID.Run != c.run || e.ID.Counter != uint64(len(p.sends)) {
-		panic(fmt.Sprintf("BUG: record %+v sent after %d of run %d", e.ID, len(p.sends), c.run))
+	if e.ID.Run != c.run || e.ID.Counter != uint64(p.sends.len()) {
+		panic(fmt.Sprintf("BUG: record %+v sent after %d of run %d", e.ID, p.sends.len(), c.run))
 	}
-	p.sends = append(p.sends, send{part: c.part(e.Partition), offset: -1, seen: -1, epoch: wire.NoEpoch, idem: e.Idempotent})
+	n := p.sends.len()
+	p.sends.grow(n + 1)
+	*p.sends.at(n) = send{part: c.part(e.Partition), offset: -1, seen: -1, epoch: wire.NoEpoch, idem: e.Idempotent}
 }
 
 func (c *Checker) decided(e *Decided) {
@@ -230,10 +232,8 @@ func (c *Checker) read(o *observed, r Read) {
 
 // place compares what an offset holds with what it held.
 func (c *Checker) place(o *observed, r Read) {
-	if int64(r.Offset) >= int64(len(o.slots)) {
-		o.slots = append(o.slots, make([]slot, int(r.Offset)+1-len(o.slots))...)
-	}
-	have := &o.slots[r.Offset]
+	o.slots.grow(int(r.Offset) + 1)
+	have := o.slots.at(int(r.Offset))
 	now := slot{r.ID.Producer, int32(r.Epoch) + 1, r.ID.Counter}
 	switch {
 	case have.epoch == 0:
@@ -291,8 +291,8 @@ func (c *Checker) drain(e *Drained) {
 func (c *Checker) Finish() ([]Anomaly, map[string]int) {
 	for _, o := range c.parts {
 		for _, g := range o.gaps {
-			for at := max(g.from, 0); at < g.to && int(at) < len(o.slots); at++ {
-				if o.slots[at].epoch != 0 && !o.replaced(at, wire.Epoch(o.slots[at].epoch-1), 1<<30) {
+			for at := max(g.from, 0); at < g.to && int(at) < o.slots.len(); at++ {
+				if s := o.slots.at(int(at)); s.epoch != 0 && !o.replaced(at, wire.Epoch(s.epoch-1), 1<<30) {
 					c.anomaly(g.kind, o.id, "%s, and something is there", g.text)
 					break
 				}
@@ -325,8 +325,8 @@ func (c *Checker) finishSender(id uint32, p *sender) {
 		counter int
 	}
 	lasts := map[*observed]last{}
-	for n := range p.sends {
-		s := &p.sends[n]
+	for n := range p.sends.len() {
+		s := p.sends.at(n)
 		if !s.decided || s.outcome != OK {
 			continue
 		}
@@ -397,8 +397,9 @@ func (c *Checker) finishLosses(order []uint32) {
 	lost := map[era]wire.Offset{} // the least offset each crash may have taken
 	each := func(f func(id uint32, n int, s *send)) {
 		for _, id := range order {
-			for n := range c.producers[id].sends {
-				s := &c.producers[id].sends[n]
+			sends := &c.producers[id].sends
+			for n := range sends.len() {
+				s := sends.at(n)
 				if s.decided && s.outcome == OK && s.offset >= 0 && s.era() < len(s.part.lossy) && s.part.drained && s.offset >= s.part.start {
 					f(id, n, s)
 				}

@@ -360,3 +360,22 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	c.Finish()
 }
+
+// TestPages grows across pages and checks that nothing moves.
+func TestPages(t *testing.T) {
+	var p pages[int]
+	p.grow(1)
+	first := p.at(0)
+	*first = 7
+	f := func(n, want int) {
+		t.Helper()
+		p.grow(n)
+		if p.len() != want || p.at(0) != first || *p.at(0) != 7 || n > 1 && *p.at(n - 1) != 0 {
+			t.Fatalf("length %d after grow(%d), want %d; first %d", p.len(), n, want, *p.at(0))
+		}
+	}
+	f(pageLen, pageLen)
+	f(pageLen+1, pageLen+1)
+	f(5, pageLen+1)
+	f(10*pageLen-1, 10*pageLen-1)
+}
