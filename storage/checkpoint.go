@@ -67,18 +67,25 @@ func (k smallFile) decode(b []byte) ([]byte, error) {
 	return body, nil
 }
 
-// write replaces the file name, or makes it. When it returns nil the new content
-// is durable; else the old one stands, or either one if the error is ErrSync.
-//
-// The temporary is synced before the rename, since a name may reach the disk
-// before the bytes it names; the directory after it, since the name may not
-// reach it at all.
+// write is ReplaceFile with a header before the body.
 func (k smallFile) write(fs FS, name string, body []byte) error {
 	if n := int64(smallHeader + len(body)); n > k.max {
 		return fmt.Errorf("%s would have %d bytes, the limit is %d", name, n, k.max)
 	}
+	return ReplaceFile(fs, name, k.encode(body))
+}
+
+// ReplaceFile makes b the whole content of the file name, which may be absent.
+// When it returns nil that is durable; else the old content stands, or either
+// one if the error wraps ErrSync. What a crash leaves under name and ".tmp" the
+// next start of the data directory removes.
+//
+// The temporary is synced before the rename, since a name may reach the disk
+// before the bytes it names; the directory after it, since the name may not
+// reach it at all.
+func ReplaceFile(fs FS, name string, b []byte) error {
 	temp := name + tempSuffix
-	if err := writeSynced(fs, temp, k.encode(body)); err != nil {
+	if err := writeSynced(fs, temp, b); err != nil {
 		fs.Remove(temp) // the next write and the next start do not need this to work
 		return err
 	}
