@@ -7,7 +7,7 @@ import (
 
 // offsets answers questions about where partitions begin and end, and which
 // record comes first at or after a time. The latter read the disk, so they go
-// to a worker.
+// to a worker; what they look into takes its memory from the budget of requests.
 func (b *Broker) offsets(c *wire.Call) {
 	var req wire.ListOffsetsRequest
 	if err := c.Decode(&req); err != nil {
@@ -51,17 +51,18 @@ func (b *Broker) offset(q wire.OffsetQuery) wire.OffsetResult {
 	if err := checkEpoch(q.Epoch, v.Epoch); err != nil {
 		return fail(err)
 	}
+	memory := b.server.Budget
 	switch q.Kind {
 	case wire.Earliest:
 		r.Offset = v.Start
 	case wire.Latest:
 		r.Offset = v.Committed
 	case wire.Greatest:
-		r.Offset, r.Time, err = v.Log.FindGreatest(v.Committed)
+		r.Offset, r.Time, err = v.Log.FindGreatest(v.Committed, memory)
 	case wire.AtEventTime:
-		r.Offset, r.Time, err = v.Log.FindTime(storage.EventTime, q.Time, v.Committed)
+		r.Offset, r.Time, err = v.Log.FindTime(storage.EventTime, q.Time, v.Committed, memory)
 	case wire.AtAppendTime:
-		r.Offset, r.Time, err = v.Log.FindTime(storage.AppendTime, q.Time, v.Committed)
+		r.Offset, r.Time, err = v.Log.FindTime(storage.AppendTime, q.Time, v.Committed, memory)
 	}
 	if err != nil || r.Offset < 0 {
 		r.Offset, r.Time = -1, -1

@@ -255,6 +255,42 @@ func TestOffsets(t *testing.T) {
 	}
 }
 
+// TestOffsetsMemory looks up times while the memory for requests is taken: what
+// has to look into a batch is refused, for now, what has not is answered, and
+// nothing stays taken.
+func TestOffsetsMemory(t *testing.T) {
+	r := newRig(t)
+	id := r.create("t", 1)
+	r.send(batchOf(t, wire.BuilderOptions{Topic: id, Codec: wire.Zstd}, "a", strings.Repeat("b", 5000))) // at 1000, 1001
+	began := r.now.Wall
+	f := func(kind wire.OffsetKind, at int64, want wire.Code, offset wire.Offset) {
+		t.Helper()
+		var resp wire.ListOffsetsResponse
+		if err := r.ask(&wire.ListOffsetsRequest{Queries: []wire.OffsetQuery{{Topic: id, Epoch: wire.NoEpoch, Kind: kind, Time: at}}}, &resp); err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.Results[0]; got.Code != want || got.Offset != offset {
+			t.Fatalf("kind %d: %+v, want %v, offset %d", kind, got, want, offset)
+		}
+	}
+	memory := r.b.server.Budget
+	rest := memory.Max() - 5000
+	if !memory.TryTake(rest) {
+		t.Fatal("memory is taken already")
+	}
+
+	f(wire.AtEventTime, 1001, wire.CodeBusy, -1) // the batch is small, its records are not
+	f(wire.Greatest, 0, wire.CodeBusy, -1)
+	f(wire.AtAppendTime, began, wire.CodeOK, 0) // which its header tells
+	f(wire.Latest, 0, wire.CodeOK, 2)
+	memory.Give(rest)
+	f(wire.AtEventTime, 1001, wire.CodeOK, 1)
+	f(wire.Greatest, 0, wire.CodeOK, 1)
+	if used := memory.Used(); used != 0 {
+		t.Fatalf("%d bytes stay taken", used)
+	}
+}
+
 // TestProducerIDs checks that no id is given twice, whatever happens between.
 func TestProducerIDs(t *testing.T) {
 	r := newRig(t)

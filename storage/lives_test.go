@@ -240,7 +240,7 @@ func (x *life) look() {
 		c, t := Clock(x.rnd.IntN(2)), x.rnd.Int64N(max(x.now, 3000)+100)
 		bound := v.Start() + below(x.rnd, v.End()-v.Start()+1)
 		want, _ := firstStamped(rs, c, t, v.Start(), bound)
-		if at, _, err := v.FindTime(c, t, bound); at != want || err != nil {
+		if at, _, err := v.FindTime(c, t, bound, nil); at != want || err != nil {
 			x.fatal("FindTime(%d, %d, %d) = %d, %v; want %d", c, t, bound, at, err, want)
 		}
 	}

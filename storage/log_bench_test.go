@@ -87,7 +87,7 @@ func BenchmarkFindTime(b *testing.B) {
 	v := filled(b)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if at, _, err := v.FindTime(AppendTime, int64(i*7919)%3200, v.End()); at < 0 || err != nil {
+		if at, _, err := v.FindTime(AppendTime, int64(i*7919)%3200, v.End(), nil); at < 0 || err != nil {
 			b.Fatal(at, err)
 		}
 	}

@@ -119,7 +119,7 @@ func readOn(t *testing.T, v *View, at wire.Offset, reader int) wire.Offset {
 			return at
 		}
 	}
-	if got, _, err := v.FindTime(EventTime, int64(r.First), v.End()); err == nil && got != r.First {
+	if got, _, err := v.FindTime(EventTime, int64(r.First), v.End(), nil); err == nil && got != r.First {
 		t.Errorf("time %d at offset %d", r.First, got)
 	}
 	return r.Next
@@ -173,7 +173,7 @@ func TestMappedFileFaults(t *testing.T) {
 			t.Fatalf("Find(%d) = %d, %v", want, r.First, err)
 		}
 		r.Done()
-		if at, _, err := v.FindTime(AppendTime, int64(want), v.End()); at != want || err != nil {
+		if at, _, err := v.FindTime(AppendTime, int64(want), v.End(), nil); at != want || err != nil {
 			t.Fatalf("FindTime(%d) = %d, %v", want, at, err)
 		}
 	}

@@ -312,7 +312,7 @@ func TestRecoverSmallFiles(t *testing.T) {
 					t.Fatalf("%s %s: epoch %d ends at %d, want %d", e.Name, how, x.epoch, end, x.end)
 				}
 			}
-			if at, _, err := v.FindTime(EventTime, 30, v.End()); at != 59 || err != nil {
+			if at, _, err := v.FindTime(EventTime, 30, v.End(), nil); at != 59 || err != nil {
 				t.Fatalf("%s %s: FindTime: %d, %v", e.Name, how, at, err)
 			}
 			if !again.Recovery().Touched() {
@@ -522,7 +522,7 @@ func TestCompactedTails(t *testing.T) {
 		f(10, 10, 991_591)
 		f(500_000, 10, 991_591)
 		f(991_591, 991_591, 991_592)
-		if at, _, err := l.View().FindTime(AppendTime, 1, l.View().End()); at != 0 || err != nil {
+		if at, _, err := l.View().FindTime(AppendTime, 1, l.View().End(), nil); at != 0 || err != nil {
 			t.Fatalf("FindTime: %d, %v", at, err)
 		}
 	}
@@ -590,7 +590,7 @@ func fuzzOpen(t *testing.T, disk *MemFS, o Options, p *Point) {
 		r.Done()
 		from = r.Next
 	}
-	v.FindTime(EventTime, 5, v.End())
+	v.FindTime(EventTime, 5, v.End(), nil)
 	a := mustAppend(t, l, 1, maker{}.batch(t))
 	p2 := mustPoint(t, l)
 	again := reopen(t, disk.Crash(CrashNone), o, &p2)

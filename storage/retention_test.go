@@ -130,10 +130,10 @@ func TestAppendTimeTopic(t *testing.T) {
 		if v.GreatestTime() != 1009 {
 			t.Fatalf("greatest time %d", v.GreatestTime())
 		}
-		if at, time, err := v.FindTime(EventTime, 1004, v.End()); at != 8 || time != 1004 || err != nil {
+		if at, time, err := v.FindTime(EventTime, 1004, v.End(), nil); at != 8 || time != 1004 || err != nil {
 			t.Fatalf("FindTime = %d, %d, %v", at, time, err)
 		}
-		if at, _, _ := v.FindTime(EventTime, 1010, v.End()); at != -1 {
+		if at, _, _ := v.FindTime(EventTime, 1010, v.End(), nil); at != -1 {
 			t.Fatalf("a client's claim was believed: %d", at)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/wire"
@@ -54,8 +55,10 @@ func batchTime(c Clock, b wire.Batch) int64 {
 // of one index interval, and, for event times, the records of one batch. Only
 // where that batch's records do not hold what its header promises, as after a
 // trim or a compaction, does it read on. A damaged batch in its way is a
-// *CorruptRange.
-func (v *View) FindTime(c Clock, t int64, bound wire.Offset) (wire.Offset, int64, error) {
+// *CorruptRange. While it holds a batch it takes its length, stored and
+// uncompressed, from memory (nil: there is no end of it), or fails with
+// ErrMemory.
+func (v *View) FindTime(c Clock, t int64, bound wire.Offset, memory *mem.Budget) (wire.Offset, int64, error) {
 	bound = min(bound, v.End())
 	for i := v.holds(v.start); i <= len(v.sealed); i++ {
 		s, x := v.picture(i)
@@ -65,7 +68,7 @@ func (v *View) FindTime(c Clock, t int64, bound wire.Offset) (wire.Offset, int64
 		if x.size == 0 || x.max(c) < t {
 			continue
 		}
-		at, time, err := v.findTimeIn(s, x, c, t)
+		at, time, err := v.findTimeIn(s, x, c, t, memory)
 		if err == errGone {
 			return -1, 0, wire.Errorf(wire.CodeOutOfRange, "log starts later than offset %d by now", v.start)
 		}
@@ -83,7 +86,7 @@ func (v *View) FindTime(c Clock, t int64, bound wire.Offset) (wire.Offset, int64
 }
 
 // findTimeIn is FindTime within one segment.
-func (v *View) findTimeIn(s *segment, x *tail, c Clock, t int64) (wire.Offset, int64, error) {
+func (v *View) findTimeIn(s *segment, x *tail, c Clock, t int64, memory *mem.Budget) (wire.Offset, int64, error) {
 	f, err := v.home.files.take(s)
 	if err != nil {
 		return -1, 0, err
@@ -110,7 +113,7 @@ func (v *View) findTimeIn(s *segment, x *tail, c Clock, t int64) (wire.Offset, i
 			return -1, 0, v.damaged(s, x, &w, err)
 		}
 		if batchTime(c, b) >= t && b.NextOffset() > v.start {
-			at, time, err := v.findRecord(f, &w, b, c, t)
+			at, time, err := v.findRecord(f, &w, b, c, t, memory)
 			if err != nil || at >= 0 {
 				return at, time, err
 			}
@@ -121,7 +124,7 @@ func (v *View) findTimeIn(s *segment, x *tail, c Clock, t int64) (wire.Offset, i
 
 // findRecord looks into the batch b that stands at w: the first record at or
 // after t, -1 if there is none.
-func (v *View) findRecord(f File, w *walker, b wire.Batch, c Clock, t int64) (wire.Offset, int64, error) {
+func (v *View) findRecord(f File, w *walker, b wire.Batch, c Clock, t int64, memory *mem.Budget) (wire.Offset, int64, error) {
 	if c == AppendTime || b.AppendTimeType() {
 		if b.Count() == 0 {
 			return -1, 0, nil // what compaction left of whole batches
@@ -129,7 +132,7 @@ func (v *View) findRecord(f File, w *walker, b wire.Batch, c Clock, t int64) (wi
 		return max(b.BaseOffset(), v.start), b.AppendTime(), nil
 	}
 	at, time := wire.Offset(-1), int64(0)
-	err := v.records(f, w, b, func(r *wire.Record) error {
+	err := v.records(f, w, b, memory, func(r *wire.Record) error {
 		if r.Time < t || r.Offset < v.start {
 			return nil
 		}
@@ -141,8 +144,14 @@ func (v *View) findRecord(f File, w *walker, b wire.Batch, c Clock, t int64) (wi
 
 // records calls use with the records of the batch b that stands at w, until it
 // returns errFound. A damaged batch is remembered and a *CorruptRange.
-func (v *View) records(f File, w *walker, b wire.Batch, use func(*wire.Record) error) error {
+func (v *View) records(f File, w *walker, b wire.Batch, memory *mem.Budget, use func(*wire.Record) error) error {
 	base, next := b.BaseOffset(), b.NextOffset()
+	if n := heldBytes(b); memory != nil {
+		if !memory.TryTake(n) {
+			return ErrMemory
+		}
+		defer memory.Give(n)
+	}
 	buf, err := readBatch(f, w.pos, b.Len())
 	if buf != nil {
 		defer buf.Release()
@@ -160,6 +169,14 @@ func (v *View) records(f File, w *walker, b wire.Batch, use func(*wire.Record) e
 		return v.home.damage.add(base, next)
 	}
 	return storageError(err)
+}
+
+// heldBytes is what a look into b holds: the batch and its records.
+func heldBytes(b wire.Batch) int64 {
+	if b.Codec() == wire.None {
+		return int64(b.Len()) // which are read where they are
+	}
+	return int64(b.Len()) + int64(b.RecordsLength())
 }
 
 // readBatch reads the whole batch at pos and verifies it. The buffer is the
@@ -180,11 +197,15 @@ var decoders = sync.Pool{New: func() any { return &wire.Decoder{MaxRecords: maxR
 
 var errFound = errors.New("found")
 
+// ErrMemory says that there was no memory for the batch that a look-up by time
+// has to look into.
+var ErrMemory error = &wire.Error{Code: wire.CodeBusy, Message: "no memory to look into a batch", RetryAfter: 100 * time.Millisecond}
+
 // FindGreatest returns the first offset below bound that has the greatest event
 // time of all from Start to bound, and that time; -1 if there is no record.
 // Where only a part of a segment counts it reads that part's headers, and the
-// records of a batch of which only a part counts.
-func (v *View) FindGreatest(bound wire.Offset) (wire.Offset, int64, error) {
+// records of a batch of which only a part counts. memory is as for FindTime.
+func (v *View) FindGreatest(bound wire.Offset, memory *mem.Budget) (wire.Offset, int64, error) {
 	bound = min(bound, v.End())
 	best := int64(math.MinInt64)
 	for i := v.holds(v.start); i <= len(v.sealed); i++ {
@@ -195,7 +216,7 @@ func (v *View) FindGreatest(bound wire.Offset) (wire.Offset, int64, error) {
 		greatest := x.maxTime
 		if s.base < v.start || x.end > bound {
 			var err error
-			if greatest, err = v.greatestIn(s, x, bound); err != nil {
+			if greatest, err = v.greatestIn(s, x, bound, memory); err != nil {
 				return -1, 0, err
 			}
 		}
@@ -204,12 +225,12 @@ func (v *View) FindGreatest(bound wire.Offset) (wire.Offset, int64, error) {
 	if best == math.MinInt64 {
 		return -1, 0, nil
 	}
-	return v.FindTime(EventTime, best, bound)
+	return v.FindTime(EventTime, best, bound, memory)
 }
 
 // greatestIn returns the greatest event time in s from the view's start to
 // bound. What lies before an index entry is known from it, if all that counts.
-func (v *View) greatestIn(s *segment, x *tail, bound wire.Offset) (int64, error) {
+func (v *View) greatestIn(s *segment, x *tail, bound wire.Offset, memory *mem.Budget) (int64, error) {
 	f, err := v.home.files.take(s)
 	if err == errGone {
 		return math.MinInt64, nil
@@ -241,7 +262,7 @@ func (v *View) greatestIn(s *segment, x *tail, bound wire.Offset) (int64, error)
 		}
 		t := eventTime(b)
 		if b.BaseOffset() < v.start || b.NextOffset() > bound {
-			if t, err = v.greatestOf(f, &w, b, bound); err != nil {
+			if t, err = v.greatestOf(f, &w, b, bound, memory); err != nil {
 				return 0, err
 			}
 		}
@@ -252,9 +273,9 @@ func (v *View) greatestIn(s *segment, x *tail, bound wire.Offset) (int64, error)
 }
 
 // greatestOf looks into the batch b that stands at w.
-func (v *View) greatestOf(f File, w *walker, b wire.Batch, bound wire.Offset) (int64, error) {
+func (v *View) greatestOf(f File, w *walker, b wire.Batch, bound wire.Offset, memory *mem.Budget) (int64, error) {
 	greatest := int64(math.MinInt64)
-	err := v.records(f, w, b, func(r *wire.Record) error {
+	err := v.records(f, w, b, memory, func(r *wire.Record) error {
 		if r.Offset >= v.start && r.Offset < bound {
 			greatest = max(greatest, r.Time)
 		}

@@ -38,7 +38,7 @@ func TestFindTimeDisorder(t *testing.T) {
 		t.Helper()
 		f := func(at int64, want wire.Offset, wantTime int64) {
 			t.Helper()
-			got, time, err := l.View().FindTime(EventTime, at, l.View().End())
+			got, time, err := l.View().FindTime(EventTime, at, l.View().End(), nil)
 			if err != nil || got != want || time != wantTime {
 				t.Fatalf("%s: FindTime(%d) = %d, %d, %v; want %d, %d", how, at, got, time, err, want, wantTime)
 			}
@@ -50,7 +50,7 @@ func TestFindTimeDisorder(t *testing.T) {
 		f(0, 0, 100)
 		f(math.MinInt64, 0, 100)
 		f(math.MaxInt64, -1, 0)
-		if at, time, err := l.View().FindGreatest(l.View().End()); at != 4 || time != 400 || err != nil {
+		if at, time, err := l.View().FindGreatest(l.View().End(), nil); at != 4 || time != 400 || err != nil {
 			t.Fatalf("%s: greatest %d, %d, %v", how, at, time, err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestFindTimeRandom(t *testing.T) {
 			for range 40 {
 				c, at := Clock(rnd.IntN(2)), rnd.Int64N(2200)
 				bound := v.Start() + below(rnd, v.End()-v.Start()+1)
-				got, time, err := v.FindTime(c, at, bound)
+				got, time, err := v.FindTime(c, at, bound, nil)
 				want, wantTime := firstStamped(rs, c, at, v.Start(), bound)
 				if err != nil || got != want || got >= 0 && time != wantTime {
 					t.Fatalf("seed %d, %s: FindTime(%d, %d, bound %d) = %d, %d, %v; want %d, %d", seed, how, c, at, bound, got, time, err, want, wantTime)
@@ -130,7 +130,7 @@ func TestFindTimeRandom(t *testing.T) {
 					}
 				}
 				want, _ = firstStamped(rs, EventTime, greatest, v.Start(), bound)
-				if got, _, err := v.FindGreatest(bound); err != nil || got != want {
+				if got, _, err := v.FindGreatest(bound, nil); err != nil || got != want {
 					t.Fatalf("seed %d, %s: FindGreatest(%d) = %d, %v; want %d", seed, how, bound, got, err, want)
 				}
 			}
@@ -173,7 +173,7 @@ func TestFindTimeLies(t *testing.T) {
 		}
 		l := reopenClean(t, disk, o, end)
 		for at := int64(0); at <= 410; at += 5 {
-			got, _, err := l.View().FindTime(EventTime, at, l.View().End())
+			got, _, err := l.View().FindTime(EventTime, at, l.View().End(), nil)
 			if want, _ := firstStamped(rs, EventTime, at, 0, 40); got != want || err != nil {
 				t.Fatalf("%s: FindTime(%d) = %d, %v; want %d", how, at, got, err, want)
 			}

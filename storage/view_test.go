@@ -149,7 +149,7 @@ func TestLookupCost(t *testing.T) {
 		}
 		for _, c := range []Clock{EventTime, AppendTime} {
 			fs.ResetCounts()
-			at, _, err := v.FindTime(c, v.sealedTime(c, from), v.End())
+			at, _, err := v.FindTime(c, v.sealedTime(c, from), v.End(), nil)
 			if err != nil || at != from {
 				t.Fatalf("FindTime: %d, want %d: %v", at, from, err)
 			}
