@@ -16,7 +16,7 @@ import (
 // partitions lie in it and from where their logs are to be recovered.
 //
 // Create, Delete and Orphan change names and are called by one goroutine at a
-// time, SavePoints likewise; otherwise all methods may run at once.
+// time; otherwise all methods may run at once.
 //
 // An fsync that fails is final: the method that meets it calls Fail, and every
 // later change returns that error.
@@ -30,6 +30,7 @@ type Dir struct {
 	files   *openFiles
 	start   DirStart
 	found   []FoundPartition
+	saving  chan struct{} // holds a token while recovery-points is written
 
 	mu      sync.Mutex // a leaf: never held during I/O
 	report  []string
@@ -58,7 +59,7 @@ type DirOptions struct {
 // with ErrLocked while another process has it, with ErrIdentity if it is
 // another node's or cluster's, or nobody's and not to be formatted or not empty.
 func OpenDir(fsys FS, name string, o DirOptions) (*Dir, error) {
-	d := &Dir{fs: fsys, path: path.Clean(name), files: newOpenFiles(0),
+	d := &Dir{fs: fsys, path: path.Clean(name), files: newOpenFiles(0), saving: make(chan struct{}, 1),
 		paths: map[wire.PartitionID]string{}, open: map[wire.PartitionID]bool{}}
 	if o.Reserve == 0 {
 		o.Reserve = reserveBytes
@@ -229,11 +230,14 @@ func (d *Dir) Known(id wire.PartitionID) bool {
 
 // SavePoints makes recovery points durable, those given in place of their old
 // ones. It writes only if something differs. Points of partitions that were
-// deleted meanwhile are left out.
+// deleted meanwhile are left out. One save waits for another, else an older
+// picture could be written over a newer one.
 func (d *Dir) SavePoints(ps []Point) error {
 	if err := d.usable(); err != nil {
 		return err
 	}
+	d.saving <- struct{}{}
+	defer func() { <-d.saving }()
 	return d.settle(d.savePoints(ps))
 }
 

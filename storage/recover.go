@@ -263,7 +263,7 @@ func (r *recovery) scan() error {
 		r.due, r.report.Lost = r.point.Offset, r.point.Offset
 	}
 	for i, f := range r.found {
-		if f.base > r.due && r.o.Synced {
+		if f.base > r.due && r.o.Synced && r.proven(i, r.due) {
 			r.home.damage.add(r.due, f.base)
 			r.due = f.base
 		}
@@ -276,12 +276,12 @@ func (r *recovery) scan() error {
 		if r.active == nil || r.report.Clean {
 			continue // lost, or all there is
 		}
-		bad, err := r.scanActive(f.size)
+		bad, err := r.scanActive(i)
 		if err != nil {
 			return err
 		}
 		r.due = r.tail.end
-		if bad != nil && !(r.o.Synced && i+1 < len(r.found)) {
+		if bad != nil && !(r.o.Synced && r.proven(i+1, r.due)) {
 			return r.cutAt(i, bad)
 		}
 	}
@@ -330,13 +330,15 @@ func (r *recovery) pop() error {
 	return nil
 }
 
-// scanActive takes in the good batches of the active file from the tail's end
-// on. bad says what stands behind them; nil if the file ends there.
+// scanActive takes in the good batches of the active file, number i of those
+// found, from the tail's end on. bad says what stands behind them; nil if the
+// file ends there.
 //
 // Before a byte is judged, the file is made durable and dropped from memory, so
 // that what is judged is what the disk holds. That holds for its length too: if
 // the machine has run since, a truncation may stand in memory only.
-func (r *recovery) scanActive(size int64) (bad, err error) {
+func (r *recovery) scanActive(i int) (bad, err error) {
+	size := r.found[i].size
 	if size == r.tail.size && !r.in.Warm {
 		return nil, nil
 	}
@@ -352,7 +354,7 @@ func (r *recovery) scanActive(size int64) (bad, err error) {
 		case err == io.EOF:
 			return nil, nil
 		case errors.Is(err, wire.ErrCorrupt):
-			if !r.o.Synced || !r.step(&w) {
+			if !r.o.Synced || !r.step(&w, i) {
 				return err, nil
 			}
 		case err != nil:
@@ -374,19 +376,25 @@ func (r *recovery) take(b wire.Batch) {
 	r.newest = max(r.newest, b.AppendTime())
 }
 
-// step moves a walk through an always-synced log behind bad bytes, if a good
-// batch follows them: then they were durable once, and are damage.
-func (r *recovery) step(w *walker) bool {
-	from, at := w.next, *w
+// step moves a walk through file i of an always-synced log behind bad bytes, if
+// what follows proves that they were durable once: then they are damage.
+func (r *recovery) step(w *walker, i int) bool {
+	from, at := w.next, w.pos
 	for w.resync(math.MaxInt64) {
-		if _, err := w.batch(); err == nil {
-			r.home.damage.add(from, w.next)
-			r.tail.size, r.tail.end = w.pos, w.next
-			r.tail.old, r.tail.new = nil, nil // places follow each other without a gap
-			return true
+		if _, err := w.batch(); err != nil {
+			w.next = from
+			continue
 		}
-		w.next = from
+		pos, next := w.pos, w.next
+		if !w.proves(from) && !r.proven(i+1, from) {
+			break
+		}
+		w.pos, w.next = pos, next
+		r.home.damage.add(from, next)
+		r.tail.size, r.tail.end = pos, next
+		r.tail.old, r.tail.new = nil, nil // places follow each other without a gap
+		return true
 	}
-	w.pos, w.next = at.pos, at.next
+	w.pos, w.next = at, from
 	return false
 }

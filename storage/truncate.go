@@ -26,6 +26,21 @@ func (l *Log) Truncate(to wire.Offset) error {
 	return nil
 }
 
+// PointBelow returns a recovery point at or below to, which lies between start
+// and end: the newest one, or the beginning of the segment that holds to. It is
+// to be saved before a truncation to an offset below the newest one.
+func (l *Log) PointBelow(to wire.Offset) Point {
+	if l.point.Offset <= to {
+		return l.point
+	}
+	base := l.active.base
+	for i := len(l.sealed) - 1; base > to; i-- {
+		base = l.sealed[i].base
+	}
+	return Point{ID: l.home.id, Start: min(l.start, base), Offset: base, SegmentBase: base, Committed: base,
+		GreatestTime: math.MinInt64, AppendTime: math.MinInt64, Snapshot: -1}
+}
+
 // firstBase returns the base of the oldest segment.
 func (l *Log) firstBase() wire.Offset {
 	if len(l.sealed) > 0 {

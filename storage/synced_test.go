@@ -1,0 +1,146 @@
+package storage
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/teralog/teralog/wire"
+)
+
+// together makes batches of one record that wait for one flush.
+func together(t testing.TB, n, mark, size int) []wire.Batch {
+	t.Helper()
+	b := wire.NewBuilder(wire.BuilderOptions{Topic: orders3.Topic, Partition: orders3.Partition})
+	var bs []wire.Batch
+	for i := range n {
+		var hs []wire.Header
+		if i > 0 {
+			hs = append(hs, Unsynced(int64(i)))
+		}
+		if _, err := b.Add(1, nil, bytes.Repeat([]byte{byte(mark + i)}, size), hs); err != nil {
+			t.Fatal(err)
+		}
+		buf, err := b.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		bs = append(bs, wire.Batch(bytes.Clone(buf.B)))
+		buf.Release()
+	}
+	return bs
+}
+
+// TestSyncedTogether cuts the power while several batches of an always-synced
+// log wait for one flush, whatever pages of them the disk kept: what is bad is a
+// torn tail, never damage, and all that was flushed before is there.
+func TestSyncedTogether(t *testing.T) {
+	for _, o := range []Options{{Synced: true}, {Synced: true, SegmentBytes: 9000}} {
+		disk := NewMemFS(1)
+		l := newTestLog(t, disk, o)
+		if err := l.SetEpoch(0); err != nil {
+			t.Fatal(err)
+		}
+		mustAppend(t, l, 1, together(t, 2, 1, 500)...)
+		if _, err := l.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		mustAppend(t, l, 1, together(t, 4, 10, 3000)...)
+		torn := 0
+		for name, crashed := range disk.Crashes(2000) {
+			again := reopen(t, crashed, o, nil)
+			r := again.Recovery()
+			if len(r.Damaged) > 0 || again.View().End() < 2 {
+				t.Fatalf("%s: %v", name, r)
+			}
+			if r.CutBatches > 0 {
+				torn++
+			}
+		}
+		if torn == 0 {
+			t.Fatal("no crash kept a later batch without an earlier one")
+		}
+	}
+}
+
+// TestSyncedProof flips a bit in each batch of a log of three flushes: whatever
+// a later flush proves is damage, what only its own flush holds is torn.
+func TestSyncedProof(t *testing.T) {
+	for _, segment := range []int64{0, 700} {
+		o := Options{Synced: true, SegmentBytes: segment}
+		disk := NewMemFS(1)
+		l := newTestLog(t, disk, o)
+		if err := l.SetEpoch(0); err != nil {
+			t.Fatal(err)
+		}
+		for i, n := range []int{1, 3, 3} {
+			mustAppend(t, l, 1, together(t, n, 10*i, 100)...)
+			if _, err := l.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := func(spoil, end wire.Offset, damaged ...CorruptRange) {
+			t.Helper()
+			r, err := l.View().Find(spoil, spoil+1, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := r.R.(File).Name()
+			r.Done()
+			for _, at := range []int64{20, 110} { // in the header, in the records
+				disk := disk.Clone()
+				if err := disk.FlipBit(name, r.Off+at, 0); err != nil {
+					t.Fatal(err)
+				}
+				again := reopen(t, disk, o, nil)
+				got := again.Recovery().Damaged
+				if again.View().End() != end || len(got) != len(damaged) || len(got) == 1 && got[0] != damaged[0] {
+					t.Fatalf("offset %d spoiled: %v", spoil, again.Recovery())
+				}
+			}
+		}
+
+		f(0, 7, CorruptRange{0, 1})
+		f(1, 7, CorruptRange{1, 2})
+		f(2, 7, CorruptRange{2, 3}) // the next one of its flush is good, the next flush proves
+		f(3, 7, CorruptRange{3, 4})
+		f(4, 4) // the last flush proves nothing of itself
+		f(5, 5)
+		f(6, 6)
+	}
+}
+
+// TestPointBelow truncates a log below its recovery point.
+func TestPointBelow(t *testing.T) {
+	disk := NewMemFS(1)
+	o := Options{Synced: true, SegmentBytes: 700}
+	l := newTestLog(t, disk, o)
+	if err := l.SetEpoch(0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		mustAppend(t, l, 1, together(t, 1, i, 100)...)
+		if _, err := l.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newest := mustPoint(t, l)
+	if p := l.PointBelow(20); p != newest {
+		t.Fatalf("%+v, want the newest point", p)
+	}
+	for to := range wire.Offset(20) {
+		p := l.PointBelow(to)
+		if p.Offset > to || p.Offset != p.SegmentBase || p.Position != 0 || !p.plausible() {
+			t.Fatalf("below %d: %+v", to, p)
+		}
+		disk := disk.Clone()
+		cut := reopen(t, disk, o, &newest)
+		if err := cut.Truncate(to); err != nil {
+			t.Fatal(err)
+		}
+		for _, again := range []*Log{reopen(t, disk.Clone(), o, &p), reopen(t, disk.Crash(CrashNone), o, &p)} {
+			if r := again.Recovery(); again.View().End() != to || len(r.Damaged) > 0 || r.Lost > 0 {
+				t.Fatalf("truncated to %d: %v", to, r)
+			}
+		}
+	}
+}
