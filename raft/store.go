@@ -14,6 +14,9 @@ var (
 	ErrNoSnapshot = errors.New("no such snapshot")
 	// ErrStopped says that the store failed before and does nothing any more.
 	ErrStopped = errors.New("the store has stopped")
+	// ErrNoRoom says that the disk is full for now. The store has done nothing
+	// of what was asked for, and goes on.
+	ErrNoRoom = errors.New("no room left on the disk")
 )
 
 // A Vote is the newest term a node knows and whom it voted for in it.
@@ -37,11 +40,14 @@ type State struct {
 }
 
 // A Store keeps what a node must not forget. It is used by one goroutine. After
-// an error it is of no more use: an fsync that failed once proves nothing when
-// it succeeds later. The node then stops, and starts from what Load finds.
+// an error other than ErrNoRoom it is of no more use: an fsync that failed once
+// proves nothing when it succeeds later. The node then stops, and starts from
+// what Load finds.
 type Store interface {
-	// Load returns what is there. An error that wraps ErrState says that the
-	// vote cannot be read; such a node must not take part.
+	// Load returns what is there, and makes that durable: a process that died
+	// before its Sync may have left what only the cache has, and the node goes
+	// by it without writing it again. An error that wraps ErrState says that
+	// the vote cannot be read; such a node must not take part.
 	Load() (State, error)
 	// SetVote and Append write; nothing is promised before Sync returned.
 	// Append first drops what is there from the first entry's index on.
@@ -66,7 +72,8 @@ type Store interface {
 }
 
 // Bootstrap makes the empty store of one of a new cluster's first members: each
-// of them gets the same first entry, in term 1, which nobody leads.
+// of them gets the same first entry, in term 1, which nobody leads. It goes on
+// where one was interrupted.
 func Bootstrap(s Store, first Members) error {
 	first = Members{Voters: ordered(first.Voters), Learners: ordered(first.Learners)}
 	if err := first.check(); err != nil {
@@ -76,7 +83,7 @@ func Bootstrap(s Store, first Members) error {
 	if err != nil {
 		return err
 	}
-	if have.Vote != (Vote{}) || have.Snapshot.Index > 0 || len(have.Entries) > 0 || have.Damaged > 0 {
+	if have.Vote != (Vote{}) && have.Vote != (Vote{Term: 1}) || have.Snapshot.Index > 0 || len(have.Entries) > 0 || have.Damaged > 0 {
 		return fmt.Errorf("%w: bootstrap: the store is not empty", ErrState)
 	}
 	if err := s.SetVote(Vote{Term: 1}); err != nil {
@@ -169,7 +176,10 @@ func (m *MemStore) note(steps int, op func(d *disk, steps int)) {
 }
 
 // Load is of Store.
-func (m *MemStore) Load() (State, error) { return m.live.State, nil }
+func (m *MemStore) Load() (State, error) {
+	m.settle()
+	return m.live.State, nil
+}
 
 // SetVote is of Store.
 func (m *MemStore) SetVote(v Vote) error {

@@ -50,6 +50,23 @@ func TestMemStorePower(t *testing.T) {
 	}
 }
 
+// TestMemStoreLoad holds that what a new process sees of a dead one's unsynced
+// writes is durable from then on.
+func TestMemStoreLoad(t *testing.T) {
+	s := NewMemStore()
+	if err := errors.Join(s.SetVote(Vote{Term: 1}), s.Append(entriesOf(1, 1, 1))); err != nil {
+		t.Fatal(err)
+	}
+	next := s.Restart(nil)
+	seen, err := next.Load()
+	if err != nil || len(seen.Entries) != 2 {
+		t.Fatalf("a dead process left %d entries of 2, %v", len(seen.Entries), err)
+	}
+	if kept, _ := next.Restart(func(int) int { return 0 }).Load(); len(kept.Entries) != 2 || kept.Vote != seen.Vote {
+		t.Fatalf("a power cut after the start took %d entries of 2; vote %v, was %v", 2-len(kept.Entries), kept.Vote, seen.Vote)
+	}
+}
+
 // TestMemStoreStops lets each write of a sequence be the last one.
 func TestMemStoreStops(t *testing.T) {
 	snap := Snapshot{Index: 2, Term: 1, Size: 3, Members: Members{Voters: peersOf([]int{1})}}
