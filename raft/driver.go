@@ -44,7 +44,8 @@ type Options struct {
 	MaxCallBytes    int // of proposals that wait for a turn; default 32 MiB
 	MaxMessages     int // that wait for a turn; more are lost; default 4096
 	MaxMessageBytes int // default 64 MiB
-	SnapshotBytes   int // log since the last snapshot after which one is taken, or half of that one's size if that is more; default 1 MiB
+	SnapshotBytes   int // log since the last snapshot after which one is taken, or a quarter of that one's size if that is more; default 1 MiB
+	SnapshotEntries int // entries since then after which one is taken, whatever their size; default: no matter how many
 }
 
 func (o *Options) defaults() {
@@ -70,8 +71,10 @@ type Driver struct {
 	machine   Machine
 	o         Options
 
+	held      *heldReady // what the store had no room for
 	applied   Index
-	unsaved   int        // bytes applied since the last snapshot
+	unsaved   int        // bytes applied since the last snapshot was due
+	passed    Index      // applied then
 	proposals []proposal // accepted, ascending by index
 	asked     map[uint64]func(Index, error)
 	tickets   uint64
@@ -83,6 +86,14 @@ type proposal struct {
 	index Index
 	term  Term
 	done  func(Index, error)
+}
+
+// A heldReady is a Ready that is being done: what is done is taken out of todo.
+type heldReady struct {
+	ready Ready
+	todo  Ready
+	sync  bool   // something was written that is to be durable
+	gone  []Peer // whose snapshot the store has no more
 }
 
 type waitingRead struct {
@@ -181,12 +192,37 @@ func (d *Driver) Deliver(m Message) { d.inbox.deliver(m) }
 // one: a node that was held up has not been without its leader for so long.
 func (d *Driver) Tick() { d.inbox.tick() }
 
-// Turn does all that waits, once. An error is final: the store failed, and only
-// a restart shows what it holds.
+// Turn does all that waits, once. While the store has no room it tries what it
+// could not do again, and nothing else: what comes waits, within its bounds. An
+// error is final: the store failed, and only a restart shows what it holds.
 func (d *Driver) Turn() (worked bool, err error) {
 	if d.err != nil {
 		return false, d.err
 	}
+	if d.held == nil {
+		worked = d.step()
+	}
+	if d.held != nil {
+		switch err = d.do(d.held); {
+		case errors.Is(err, ErrNoRoom):
+			return worked, nil
+		case err == nil:
+			d.held, worked = nil, true
+		}
+	}
+	if err == nil {
+		d.answerReads()
+		d.giveUp()
+		err = d.maybeSnapshot()
+	}
+	if err != nil {
+		d.stop(err)
+	}
+	return worked, err
+}
+
+// step gives the node what waits for it, and sends what need not be durable.
+func (d *Driver) step() (worked bool) {
 	in := d.inbox.take(d.spare)
 	worked = in.any()
 	for i := range in.messages {
@@ -198,27 +234,18 @@ func (d *Driver) Turn() (worked bool, err error) {
 	if in.ticked { // last, since what had arrived before may say that all is well
 		d.node.Tick()
 	}
-	r, ready := d.node.Ready()
-	if ready {
-		err = d.do(r)
-	}
 	d.spare = in.emptied()
-	if err == nil {
-		d.answerReads()
-		d.giveUp()
-		err = d.maybeSnapshot()
+	if r, ready := d.node.Ready(); ready {
+		d.held = &heldReady{ready: r, todo: r, gone: d.send(r.Now)}
 	}
-	if err != nil {
-		d.stop(err)
-	}
-	return worked || ready, err
+	return worked
 }
 
-func (d *Driver) do(r Ready) error {
-	gone := d.send(r.Now)
-	if err := d.persist(&r); err != nil {
+func (d *Driver) do(h *heldReady) error {
+	if err := d.persist(h); err != nil {
 		return err
 	}
+	r := &h.ready
 	d.send(r.After)
 	for _, e := range r.Committed {
 		d.machine.Apply(e)
@@ -226,8 +253,8 @@ func (d *Driver) do(r Ready) error {
 		d.unsaved += entryCost(&e)
 		d.answer(e)
 	}
-	d.node.Advance(r)
-	for _, p := range gone {
+	d.node.Advance(*r)
+	for _, p := range h.gone {
 		d.node.SnapshotGone(p)
 	}
 	for _, read := range r.Reads {
@@ -263,16 +290,22 @@ func (d *Driver) send(messages []Message) (gone []Peer) {
 	return gone
 }
 
-func (d *Driver) persist(r *Ready) error {
-	for _, c := range r.Chunks {
+// persist makes durable what is left to do of h. After ErrNoRoom it goes on
+// where it stopped.
+func (d *Driver) persist(h *heldReady) error {
+	r := &h.todo
+	for len(r.Chunks) > 0 {
+		c := r.Chunks[0]
 		if err := d.store.Stage(c.Snapshot, c.Offset, c.Data); err != nil {
 			return err
 		}
+		r.Chunks = r.Chunks[1:]
 	}
 	if r.Vote != nil {
 		if err := d.store.SetVote(*r.Vote); err != nil {
 			return err
 		}
+		r.Vote, h.sync = nil, h.sync || !mutant("vote not fsynced")
 	}
 	if r.Install != nil {
 		if err := d.store.Install(*r.Install); err != nil {
@@ -281,16 +314,19 @@ func (d *Driver) persist(r *Ready) error {
 		if err := d.restore(r.Install.Index); err != nil {
 			return err
 		}
+		r.Install = nil
 	}
 	if len(r.Entries) > 0 {
 		if err := d.store.Append(r.Entries); err != nil {
 			return err
 		}
+		r.Entries, h.sync = nil, true
 	}
-	if len(r.Entries) > 0 || r.Vote != nil && !mutant("vote not fsynced") {
+	if h.sync {
 		if err := d.store.Sync(); err != nil {
 			return err
 		}
+		h.sync = false
 	}
 	if r.Repaired {
 		return d.store.Repaired()
@@ -352,7 +388,9 @@ func (d *Driver) giveUp() {
 // a follower that is a little behind.
 func (d *Driver) maybeSnapshot() error {
 	last := d.node.log.snapshot
-	if d.unsaved < max(d.o.SnapshotBytes, int(last.Size/2)) || d.node.Streaming() {
+	due := d.unsaved >= max(d.o.SnapshotBytes, int(last.Size/4)) ||
+		d.o.SnapshotEntries > 0 && d.applied-max(last.Index, d.passed) >= Index(d.o.SnapshotEntries)
+	if !due || d.node.Streaming() {
 		return nil
 	}
 	state, err := d.machine.Snapshot()
@@ -360,12 +398,22 @@ func (d *Driver) maybeSnapshot() error {
 		return fmt.Errorf("snapshot at entry %d: %w", d.applied, err)
 	}
 	s := d.node.SnapshotAt(d.applied, uint64(len(state)))
-	if err := d.store.SaveSnapshot(s, state, last.Index); err != nil {
+	d.unsaved, d.passed = 0, d.applied
+	switch err := d.store.SaveSnapshot(s, state, last.Index); {
+	case errors.Is(err, ErrNoRoom):
+		return nil // the log still has everything; the next one may do
+	case err != nil:
 		return err
 	}
 	d.node.Compact(s, last.Index)
-	d.unsaved = 0
 	return nil
+}
+
+// Close answers everybody and takes part no more. Nothing follows it.
+func (d *Driver) Close() {
+	if d.err == nil {
+		d.stop(ErrClosed)
+	}
 }
 
 // stop answers everybody and takes part no more.
