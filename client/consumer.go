@@ -28,7 +28,7 @@ type ConsumerOptions struct {
 	MaxWait  time.Duration
 	MinBytes int
 
-	// MaxRecords bounds the records of one Poll. 0 is 8192.
+	// MaxRecords bounds the records of one Poll. 0 is 2048.
 	MaxRecords int
 
 	// MaxUncompressed is the largest batch, in bytes of its records once
@@ -64,7 +64,7 @@ func (o *ConsumerOptions) fill() error {
 	orDefault(&o.PartitionBytes, 1<<20)
 	orDefault(&o.MaxWait, 500*time.Millisecond)
 	orDefault(&o.MinBytes, 1)
-	orDefault(&o.MaxRecords, 8192)
+	orDefault(&o.MaxRecords, 2048)
 	switch {
 	case o.BufferBytes < 0 || o.PartitionBytes < 0 || o.MinBytes < 0 || o.MaxRecords < 0 || o.MaxUncompressed < 0:
 		return errors.New("client: a negative bound")

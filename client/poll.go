@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"io"
+	"slices"
 
 	"github.com/teralog/teralog/wire"
 )
@@ -157,19 +158,23 @@ func (r *reading) take(x *Consumer) (done bool, err error) {
 	}
 	appended, epoch := r.batch.AppendTime(), r.batch.LeaderEpoch()
 	for x.room() {
-		rec, err := r.decoder.Next()
-		if err == io.EOF {
-			return true, nil
+		if len(x.out) == cap(x.out) {
+			x.out = slices.Grow(x.out, 1)
 		}
-		if err != nil {
+		m := &x.out[:len(x.out)+1][len(x.out)] // becomes part of out if it is wanted
+		if err := r.decoder.Read(&m.Record); err != nil {
+			m.Record = wire.Record{}
+			if err == io.EOF {
+				return true, nil
+			}
 			return false, err
 		}
-		if rec.Offset < r.pos || !r.bounds.hold(rec, appended) {
+		if m.Offset < r.pos || !r.bounds.hold(&m.Record, appended) {
 			continue
 		}
-		x.out = append(x.out, Message{Topic: r.cursor.topic, Partition: r.cursor.id.Partition,
-			LeaderEpoch: epoch, AppendTime: appended, Record: *rec})
-		x.out[len(x.out)-1].Headers = x.keepHeaders(rec.Headers)
+		m.Topic, m.Partition, m.LeaderEpoch, m.AppendTime = r.cursor.topic, r.cursor.id.Partition, epoch, appended
+		m.Headers = x.keepHeaders(m.Headers)
+		x.out = x.out[:len(x.out)+1]
 	}
 	return false, nil
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -294,6 +295,64 @@ func TestEveryByteOfRecords(t *testing.T) {
 			if err != nil && !errors.Is(err, ErrCorrupt) || err == nil && n != 2 {
 				t.Errorf("byte %d set to %d: %d records, %v", at, c, n, err)
 			}
+		}
+		good[at] = was
+	}
+}
+
+// carefully reads b's records as Records does, but each the slow way.
+func carefully(d *Decoder, b Batch) (rs []Record, err error) {
+	if err := d.Open(b); err != nil {
+		return nil, err
+	}
+	for range d.count {
+		var r Record
+		if d.careful(&r); d.r.err != nil {
+			return rs, d.r.err
+		}
+		r.Headers = slices.Clone(r.Headers)
+		rs = append(rs, r)
+	}
+	return rs, d.r.Finish()
+}
+
+// sameBothWays fails unless the quick way and the careful one find the same
+// records in b, and faults in the same places.
+func sameBothWays(t *testing.T, b Batch) {
+	t.Helper()
+	quick, qerr := collect(new(Decoder), b)
+	careful, cerr := carefully(new(Decoder), b)
+	if !sameRecords(quick, careful) {
+		t.Fatalf("%x: quickly %+v, carefully %+v", []byte(b), quick, careful)
+	}
+	if (qerr == nil) != (cerr == nil) || cerr != nil && !strings.HasSuffix(qerr.Error(), cerr.Error()) {
+		t.Fatalf("%x: quickly %v, carefully %v", []byte(b), qerr, cerr)
+	}
+}
+
+// TestQuickReadsAsCareful compares the two ways to read a record over numbers
+// around each length a varint has, and over damage of every byte.
+func TestQuickReadsAsCareful(t *testing.T) {
+	sizes := []int{-1, 0, 1, 62, 63, 64, 65, 8190, 8191, 8192, 8193}
+	for _, k := range sizes {
+		for _, v := range sizes {
+			for _, n := range []int{0, 1, 63, 64, 8191, 8192, 1 << 20, 1<<20 + 1} {
+				blob := func(n int) string { return strings.Repeat("x", max(n, 0)) }
+				first := rec(-n, n, k, blob(k), v, blob(v), 0)
+				b := raw(2, n+1, first+rec(n, n+1, v, blob(v), k, blob(k), 2, 1, "h", -1, 0, k, blob(k)))
+				sameBothWays(t, b)
+				if rs, err := collect(new(Decoder), b); err != nil || len(rs) != 2 || len(rs[0].Value) != max(v, 0) {
+					t.Fatalf("key of %d, value of %d, delta %d: %d records, %v", k, v, n, len(rs), err)
+				}
+			}
+		}
+	}
+
+	for at, good := HeaderSize, raw(3, 70, rec(0, 0, 1, "k", 3, "abc", 0)+rec(70, 65, -1, 0, 1, 1, "h", 0)+rec(-1, 70, -1, -1, 0)); at < len(good); at++ {
+		was := good[at]
+		for c := range 256 {
+			good[at] = byte(c)
+			sameBothWays(t, good)
 		}
 		good[at] = was
 	}

@@ -164,6 +164,7 @@ func FuzzBatch(f *testing.F) {
 // readAll reads p's records: either all of them or an error, never more, and
 // what comes out is built into the same records again.
 func readAll(t *testing.T, d *Decoder, p Batch) {
+	sameBothWays(t, p)
 	n := 0
 	last := p.BaseOffset() - 1
 	err := p.Records(d, func(r *Record) error {
