@@ -3,6 +3,8 @@ package repl
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -53,11 +55,18 @@ const (
 
 func (j *janitor) due(now mem.Now) bool { return now.Mono >= j.round && j.dir.failure() == nil }
 
-// turn makes one round, if it is due.
+// turn makes one round, if it is due. What panics in it outside of the work for
+// one partition leaves nobody to write recovery points, so it ends the directory.
 func (j *janitor) turn(now mem.Now) {
 	if !j.due(now) {
 		return
 	}
+	defer func() {
+		if v := recover(); v != nil {
+			j.dir.set.config.Log.Error("panic in a directory's janitor", "dir", j.dir.dir.Path(), "err", v, slog.String("stack", string(debug.Stack())))
+			j.dir.fail(fmt.Errorf("panic in its janitor: %v", v))
+		}
+	}()
 	c := &j.dir.set.config
 	j.round = now.Mono + c.PointEvery
 	if !j.begun { // what recovery scanned is proved soon, else a node that dies young scans ever more
@@ -109,9 +118,16 @@ func (j *janitor) prove(p *Partition) {
 	if c == nil {
 		return
 	}
-	point, err := c.Run()
+	var point storage.Point
+	err := p.aside("recovery point", func() (err error) {
+		point, err = c.Run()
+		return err
+	})
 	j.dir.endProof()
-	if err != nil {
+	switch {
+	case errors.Is(err, errPanic):
+		return
+	case err != nil:
 		p.changed.Store(true) // if the disk was full, a later checkpoint may do
 		j.failed(fmt.Errorf("recovery point of %s %d: %w", p.topic, p.id.Partition, err))
 		return

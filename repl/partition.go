@@ -41,6 +41,7 @@ type Partition struct {
 	landing  landing              // the directory's flusher leaves its result here
 	timer    mem.Timer            // nudges the partition when a flush falls due
 	closing  atomic.Pointer[wire.Error]
+	broken   atomic.Pointer[error]              // what panicked outside of a turn
 	captured atomic.Pointer[storage.Checkpoint] // the holder leaves it for the janitor
 	changed  atomic.Bool                        // there is something a recovery point does not know
 

@@ -353,6 +353,25 @@ func TestPanic(t *testing.T) {
 		produce c; turn                             | c=OFFLINE
 		drop                                        | OFFLINE: the partition is offline: panic: in the answer
 	`)
+	f(Settings{Flush: Sync}, `
+		explode sync; await w 0 1; produce a; turn  | 0≤0≤1,0
+		start; produce b                            |
+		done; turn                                  | offline a=STORAGE_ERROR wake:w b=OFFLINE
+		produce c; turn                             | c=OFFLINE
+	`)
+	f(Settings{}, `
+		produce a; turn; trim 1; turn               | a=0 0≤1≤1,0
+		start; done; turn                           | 1≤1≤1,1
+		tidy; turn; clock 200; explode sync:index   |
+		tidy; turn                                  | offline trimmed=-1,STORAGE_ERROR
+	`)
+	newRig(t, Settings{}, SetConfig{}).play(`
+		produce a; turn                             | a=0 0≤1≤1,0
+		tidy; turn; clock 200                       |
+		explode rename:recovery-points; tidy; steps | failed turn
+		turn                                        | offline
+		produce b; turn                             | b=OFFLINE
+	`)
 }
 
 // TestClose stops a partition with work in every place.

@@ -136,6 +136,15 @@ func (r *rig) do(args []string) {
 		r.fs.ResetCounts()
 	case "count":
 		r.note("%s=%d", rest[0], r.fs.Count(rest[0]))
+	case "explode": // the next call of a kind on a file of that name
+		kind, name, _ := strings.Cut(rest[0], ":")
+		r.fs.BeforeOp(func(op storage.Op) error {
+			if op.Kind == kind && strings.Contains(op.Name+op.To, name) {
+				r.fs.BeforeOp(nil)
+				panic("in the disk")
+			}
+			return nil
+		})
 	case "bug": // the next turn ends in a panic, after its append
 		r.p.leader.flush.flushed = 1 << 40
 	case "drop":

@@ -2,6 +2,7 @@ package repl
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"time"
 
@@ -208,7 +209,7 @@ func (d *directory) flush(p *Partition) (again bool) {
 	// them run first, else the first of them has a flush to itself while all
 	// others wait for the next. With nobody about it costs 100 ns.
 	runtime.Gosched()
-	to, err := p.log.Flush()
+	to, err := p.flushLog()
 	if next := d.end(p, d.set.mono()); next != nil {
 		go d.flushOn(next)
 	}
@@ -217,7 +218,7 @@ func (d *directory) flush(p *Partition) (again bool) {
 
 // land reports the end of a flush, and turns the partition if it is idle.
 func (p *Partition) land(to wire.Offset, err error) (flush bool) {
-	if err != nil {
+	if err != nil && !errors.Is(err, errPanic) {
 		p.dir.fail(err)
 	}
 	p.landing.put(to, err)

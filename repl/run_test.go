@@ -338,6 +338,35 @@ func TestFlushNeverReturns(t *testing.T) {
 	})
 }
 
+// TestPanicAside has a flush panic on a goroutine of its own: only its partition
+// ends, and the stop that follows is a clean one for nobody in its directory.
+func TestPanicAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 3, Settings{Flush: Sync}, SetConfig{Flushers: 1})
+		s.disks[0].BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpSync && strings.Contains(op.Name, "partition-0001") {
+				panic("in the disk")
+			}
+			return nil
+		})
+		var all []*answer
+		for i := range 3 {
+			all = append(all, s.produce(i, false, wire.AcksAll))
+		}
+		synctest.Wait()
+		all[0].want(t, wire.CodeOK, 0)
+		all[1].want(t, wire.CodeStorageError, -1)
+		all[2].want(t, wire.CodeOK, 0)
+		s.produce(1, true, wire.AcksAll).want(t, wire.CodeOffline, -1)
+		s.produce(2, true, wire.AcksAll).want(t, wire.CodeOK, 1)
+
+		s.stop()
+		if ends := s.set.Close(); len(ends[s.leader(0).dir.dir]) != 2 {
+			t.Fatalf("clean ends %v", ends)
+		}
+	})
+}
+
 // TestCloseHangs stops while a disk hangs in the flush that closing a log is.
 func TestCloseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -126,7 +126,7 @@ func (d *directory) startManual(p *Partition, now mem.Now) {
 		return
 	}
 	f := flight{p: p, since: now.Mono}
-	f.to, f.err = p.log.Flush()
+	f.to, f.err = p.flushLog()
 	d.running = append(d.running, f)
 }
 

@@ -1,6 +1,7 @@
 package repl
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -38,8 +39,12 @@ func (p *Partition) lookAround() {
 		p.changed.Store(true)
 		p.cut()
 	}
-	if err := p.dir.failure(); err != nil && p.down == nil {
-		p.goOffline(err)
+	why := p.dir.failure()
+	if broken := p.broken.Load(); broken != nil && why == nil {
+		why = *broken
+	}
+	if why != nil && p.down == nil {
+		p.goOffline(why)
 	}
 }
 
@@ -205,14 +210,45 @@ func (p *Partition) isolate() {
 	if v == nil {
 		return
 	}
-	why := fmt.Errorf("panic: %v", v)
-	p.set.config.Log.Error("panic in a partition's turn", "topic", p.topic, "part", p.id.Partition,
-		"err", why, slog.String("stack", string(debug.Stack())))
+	why := p.panicked("turn", v)
 	// Whatever is answered is taken off its list before the call, so each
 	// attempt gets farther, even if it is an answer that panics.
 	for !p.bury(why) {
 	}
 }
+
+// panicked logs a panic in work for this partition alone.
+func (p *Partition) panicked(in string, v any) error {
+	why := fmt.Errorf("panic: %v", v)
+	p.set.config.Log.Error("panic in a partition's "+in, "topic", p.topic, "part", p.id.Partition,
+		"err", why, slog.String("stack", string(debug.Stack())))
+	return why
+}
+
+// aside does work for this partition alone outside of its turns. After a panic
+// in it the partition goes offline with its next turn, and the error, which is
+// not the directory's, wraps errPanic.
+func (p *Partition) aside(name string, work func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			why := p.panicked(name, v)
+			p.broken.CompareAndSwap(nil, &why)
+			p.nudge()
+			err = fmt.Errorf("%w: %w", errPanic, why)
+		}
+	}()
+	return work()
+}
+
+func (p *Partition) flushLog() (to wire.Offset, err error) {
+	err = p.aside("flush", func() (err error) {
+		to, err = p.log.Flush()
+		return err
+	})
+	return to, err
+}
+
+var errPanic = errors.New("work for one partition went wrong")
 
 // bury answers everything after a panic. It returns false if it panicked too.
 func (p *Partition) bury(why error) (done bool) {
