@@ -541,17 +541,22 @@ func emptied(t testing.TB, delta int32) wire.Batch {
 }
 
 // FuzzRecover opens arbitrary bytes as log, index, epochs and snapshot: recovery
-// gives a log that can be read and appended to, and the same one again.
+// gives a log that can be read and appended to, and the same one again. way is
+// which options and which recovery point it gets.
 func FuzzRecover(f *testing.F) {
 	fs, l, bs := golden(f, Options{SegmentBytes: 700, IndexInterval: 100}, 12)
 	closeLog(f, l)
 	read := func(name string) []byte { return fileBytes(f, fs, logDir+"/"+name) }
 	base := l.sealed[0].final.end
-	f.Add([]byte(nil), []byte(nil), []byte(nil), []byte(nil), []byte(nil))
-	f.Add(join(bs), join(bs[:2]), []byte("x"), []byte("y"), []byte("z"))
-	f.Add(read(segmentName("", 0, logSuffix)[1:]), read(segmentName("", base, logSuffix)[1:]),
-		read(segmentName("", 0, offsetSuffix)[1:]), read(segmentName("", 0, timeSuffix)[1:]), read(epochsName))
-	f.Fuzz(func(t *testing.T, first, second, index, timeindex, epochs []byte) {
+	options := []Options{{SegmentBytes: 700}, {Synced: true}}
+	points := []*Point{nil, {ID: orders3, Offset: base, SegmentBase: base, Snapshot: -1}, {ID: orders3, Offset: 5, Position: 300, IndexCount: 2, TimeCount: 2}}
+	for way := range len(options) * len(points) {
+		f.Add(uint8(way), []byte(nil), []byte(nil), []byte(nil), []byte(nil), []byte(nil))
+		f.Add(uint8(way), join(bs), join(bs[:2]), []byte("x"), []byte("y"), []byte("z"))
+		f.Add(uint8(way), read(segmentName("", 0, logSuffix)[1:]), read(segmentName("", base, logSuffix)[1:]),
+			read(segmentName("", 0, offsetSuffix)[1:]), read(segmentName("", 0, timeSuffix)[1:]), read(epochsName))
+	}
+	f.Fuzz(func(t *testing.T, way uint8, first, second, index, timeindex, epochs []byte) {
 		disk := NewMemFS(1)
 		disk.Mkdir(logDir)
 		disk.SyncDir(".")
@@ -561,11 +566,8 @@ func FuzzRecover(f *testing.F) {
 		putFile(t, disk, segmentName(logDir, 0, timeSuffix), timeindex)
 		putFile(t, disk, logDir+"/"+epochsName, epochs)
 		putFile(t, disk, segmentName(logDir, 2, snapshotSuffix), epochs)
-		for _, o := range []Options{{SegmentBytes: 700}, {Synced: true}} {
-			for _, p := range []*Point{nil, {ID: orders3, Offset: base, SegmentBase: base, Snapshot: -1}, {ID: orders3, Offset: 5, Position: 300, IndexCount: 2, TimeCount: 2}} {
-				fuzzOpen(t, disk.Clone(), o, p)
-			}
-		}
+		n := len(options)
+		fuzzOpen(t, disk, options[int(way)%n], points[int(way)/n%len(points)])
 	})
 }
 
