@@ -75,7 +75,7 @@ type Broker struct {
 	hosts hosts // what of the metadata is true on disk here
 
 	ready chan *fetch            // parked fetches to look at again
-	work  chan func()            // look-ups that read the disk, and decoding
+	work  chan job               // look-ups that read the disk, and decoding
 	lot   lot                    // where parked fetches stand
 	addr  atomic.Pointer[string] // told to clients
 
@@ -100,7 +100,7 @@ func New(c Config, e Env) (*Broker, error) {
 		config: c, env: e, log: e.Log,
 		wheel: mem.NewWheel(),
 		ready: make(chan *fetch, maxParked),
-		work:  make(chan func(), maxWork),
+		work:  make(chan job, maxWork),
 		fatal: make(chan error, 1),
 		lot:   lot{max: maxParked},
 	}

@@ -184,11 +184,11 @@ func (f *fetch) answer() {
 	ok := true
 	switch {
 	case f.req.Plain && f.total > 0:
-		ok = f.b.submit(f.answerPlain)
+		ok = f.b.submit(f.answerPlain, f.fail)
 	case f.resident():
 		f.sendStored()
 	default:
-		ok = f.b.submit(f.answerStored)
+		ok = f.b.submit(f.answerStored, f.fail)
 	}
 	if !ok {
 		f.refuse(errBusy)
@@ -254,6 +254,7 @@ func (f *fetch) check() bool {
 func (f *fetch) sendStored() {
 	for i := range f.ranges {
 		f.files = append(f.files, f.ranges[i].FileRange)
+		f.ranges[i].Done = nil
 	}
 	f.send()
 }
@@ -266,10 +267,13 @@ func (f *fetch) send() {
 		bytes += f.files[i].Len
 	}
 	f.b.count.fetched.Add(bytes)
-	f.call.ReplyFiles(&f.resp, f.files)
-	clear(f.files)
+	files := f.files
+	f.files = nil // they are the call's now
+	f.call.ReplyFiles(&f.resp, files)
+	f.call = nil
+	clear(files)
 	clear(f.ranges)
-	f.files, f.ranges, f.total = f.files[:0], f.ranges[:0], 0
+	f.files, f.ranges, f.total = files[:0], f.ranges[:0], 0
 	f.recycle()
 }
 
@@ -277,13 +281,38 @@ func (f *fetch) send() {
 func (f *fetch) refuse(err error) {
 	f.drop()
 	f.call.ReplyError(err)
+	f.call = nil
 	f.recycle()
+}
+
+// fail ends a fetch that panicked. It is not used again.
+func (f *fetch) fail() {
+	f.b.lot.leave(f)
+	f.b.wheel.Stop(&f.timer)
+	for _, w := range f.waiters {
+		w.Cancel()
+	}
+	f.drop()
+	for i := range f.files {
+		letGo(&f.files[i])
+	}
+	if f.call != nil {
+		f.call.Fail()
+	}
+}
+
+// letGo ends the use of a range, once.
+func letGo(r *wire.FileRange) {
+	if done := r.Done; done != nil {
+		r.Done = nil
+		done()
+	}
 }
 
 // drop lets go of the ranges found.
 func (f *fetch) drop() {
 	for i := range f.ranges {
-		f.ranges[i].Done()
+		letGo(&f.ranges[i].FileRange)
 	}
 	clear(f.ranges)
 	f.ranges, f.total, f.news, f.full = f.ranges[:0], 0, false, false

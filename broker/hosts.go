@@ -113,7 +113,7 @@ func (b *Broker) runHosts(ctx context.Context) {
 		case s := <-b.hosts.queue:
 			b.settle(s, b.time())
 		case <-sweep.C:
-			b.sweep()
+			b.guard("the sweep", b.sweep)
 		case <-ctx.Done():
 			return
 		}
@@ -121,10 +121,14 @@ func (b *Broker) runHosts(ctx context.Context) {
 }
 
 func (b *Broker) settle(s settle, now mem.Now) {
-	err := b.settleTopic(s.topic, now)
+	err := errInside
+	b.guard("the hosting of a topic", func() { err = b.settleTopic(s.topic, now) })
 	b.hosts.release()
 	s.done(err)
 }
+
+// errInside is what a panic comes to.
+var errInside = wire.Errorf(wire.CodeInternal, "it failed inside the broker; its log says how")
 
 // settleTopic hosts the partitions of a topic that exists and takes away those
 // of one that was deleted. Doing it again does nothing.
@@ -145,27 +149,30 @@ func (b *Broker) settleTopic(id wire.TopicID, now mem.Now) error {
 // partition is down.
 func (b *Broker) host(t *coord.Topic, n int, now mem.Now) error {
 	id := wire.PartitionID{Topic: t.ID, Partition: int32(n)}
-	place := t.Partitions[n]
-	if _, err := b.set.Leader(id); err == nil || place.Leader != b.config.Node {
+	if _, err := b.set.Leader(id); err == nil || t.Partitions[n].Leader != b.config.Node {
 		return nil
 	}
-	err := func() error {
-		d := b.directory(place.Dir)
-		if d == nil {
-			return fmt.Errorf("data directory %v of %s/%d is not here", place.Dir, t.Name, n)
-		}
-		create, err := b.isNew(d, t.Name, id)
-		if err != nil {
-			return err
-		}
-		return b.set.Host(t.Name, id, d, partitionSettings(t.Config), place.Epoch, create, now)
-	}()
+	err := errInside
+	b.guard("the opening of a partition", func() { err = b.openOne(t, id, now) })
 	b.hosts.note(id, err)
 	if err != nil {
 		b.log.Error("partition is offline", "topic", t.Name, "part", n, "err", err)
 		return wire.Errorf(wire.CodeOffline, "%s/%d: %v", t.Name, n, err)
 	}
 	return nil
+}
+
+func (b *Broker) openOne(t *coord.Topic, id wire.PartitionID, now mem.Now) error {
+	place := t.Partitions[id.Partition]
+	d := b.directory(place.Dir)
+	if d == nil {
+		return fmt.Errorf("data directory %v of %s/%d is not here", place.Dir, t.Name, id.Partition)
+	}
+	create, err := b.isNew(d, t.Name, id)
+	if err != nil {
+		return err
+	}
+	return b.set.Host(t.Name, id, d, partitionSettings(t.Config), place.Epoch, create, now)
 }
 
 // isNew reports whether the partition has no files yet, because the process

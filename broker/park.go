@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -156,15 +158,44 @@ func (f *fetch) resume() {
 	f.serve()
 }
 
-// submit gives work that reads the disk or decodes to the workers; false if
-// too much waits already.
-func (b *Broker) submit(f func()) bool {
+// A job is a part of a request for the workers, since it reads the disk or
+// decodes, and what to do if that panics.
+type job struct{ do, fail func() }
+
+// submit gives a job to the workers; false if too much waits already.
+func (b *Broker) submit(do, fail func()) bool {
 	select {
-	case b.work <- f:
+	case b.work <- job{do, fail}:
 		return true
 	default:
 		return false
 	}
+}
+
+// run does a job.
+func (b *Broker) run(j job) {
+	if !b.guard("a worker", j.do) {
+		j.fail()
+	}
+}
+
+// resume has a fetch that was woken look again.
+func (b *Broker) resume(f *fetch) {
+	if !b.guard("a fetch", f.resume) {
+		f.fail()
+	}
+}
+
+// guard calls f for one request or partition, and reports whether it came back.
+// A panic in it is logged and goes no farther.
+func (b *Broker) guard(where string, f func()) (ok bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			b.log.Error("panic in "+where, "err", fmt.Errorf("panic: %v", v), "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+	return true
 }
 
 // unpark has every parked fetch answered with what there is.
@@ -178,7 +209,7 @@ func (b *Broker) runReady(ctx context.Context) {
 	for {
 		select {
 		case f := <-b.ready:
-			f.resume()
+			b.resume(f)
 		case <-ctx.Done():
 			return
 		}
@@ -188,8 +219,8 @@ func (b *Broker) runReady(ctx context.Context) {
 func (b *Broker) runWork(ctx context.Context) {
 	for {
 		select {
-		case f := <-b.work:
-			f()
+		case j := <-b.work:
+			b.run(j)
 		case <-ctx.Done():
 			return
 		}

@@ -50,7 +50,7 @@ func (f *fetch) answerPlain() {
 		}
 	}
 	for i := range f.ranges {
-		f.ranges[i].Done()
+		letGo(&f.ranges[i].FileRange)
 	}
 	f.send()
 }
@@ -123,10 +123,16 @@ func (b *Broker) decode(r *storage.Range, room int64, whole bool, d *wire.Decode
 		return nil, errMemory
 	}
 	p.buf = plainPool.Get(int(size))
+	filled := false
+	defer func() {
+		if !filled { // also if that panicked
+			p.done()
+		}
+	}()
 	if err := p.fill(stored.B, count, d); err != nil {
-		p.done()
 		return nil, err
 	}
+	filled = true
 	return p, nil
 }
 

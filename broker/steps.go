@@ -56,9 +56,9 @@ func (b *Broker) Step(s Step) (worked bool) {
 	case StepHosts:
 		b.settle(<-b.hosts.queue, now)
 	case StepReady:
-		(<-b.ready).resume()
+		b.resume(<-b.ready)
 	case StepWork:
-		(<-b.work)()
+		b.run(<-b.work)
 	}
 	return true
 }

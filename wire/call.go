@@ -225,6 +225,20 @@ func (c *Call) NoReply() {
 	c.unref()
 }
 
+// Fail ends a call whose handler panicked: it is answered INTERNAL if it was not
+// answered, and an answer that comes later is dropped. The caller may use the
+// call still, as to Reply, and logs the panic.
+func (c *Call) Fail() {
+	c.refs.Add(1) // never given up: who answers late must not meet another request
+	if c.conn != nil {
+		c.conn.server.count.panics.Add(1)
+	}
+	c.failed.Store(true)
+	if !c.answered.Load() {
+		c.ReplyError(Errorf(CodeInternal, "the request failed inside the broker; its log says how"))
+	}
+}
+
 // claim takes the right to answer. It is refused only if the handler panicked
 // and was answered for.
 func (c *Call) claim() bool {

@@ -214,16 +214,10 @@ func (c *serverConn) serve(call *Call) (err error) {
 	return nil
 }
 
-// panicked answers for a handler that could not. The call is not used again,
-// since the handler may have given it to somebody who will answer it too.
+// panicked answers for a handler that could not.
 func (c *serverConn) panicked(call *Call, p any) {
-	s := c.server
-	s.count.panics.Add(1)
-	s.Log.Error("panic in a handler", "api", call.API.String(), "remote", c.remote, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
-	call.failed.Store(true)
-	if !call.answered.Load() {
-		call.ReplyError(Errorf(CodeInternal, "the request failed inside the broker; its log says how"))
-	}
+	c.server.Log.Error("panic in a handler", "api", call.API.String(), "remote", c.remote, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+	call.Fail()
 }
 
 func (c *serverConn) hello(call *Call) error {
