@@ -49,7 +49,8 @@
 // turn, what was appended and waits gets STORAGE_ERROR, since it may or may not
 // survive, and what comes later gets OFFLINE. A flush is never tried again,
 // since after a failure the kernel may call pages clean that never reached the
-// disk. A write whose deadline passes while it waits is answered TIMEOUT and
+// disk. So does any other fsync in the directory that does not come back in time,
+// whoever waits for it. A write whose deadline passes while it waits is answered TIMEOUT and
 // stays in the log.
 //
 // A panic in a turn, in a flush, or in a recovery point takes that one partition

@@ -1,6 +1,7 @@
 package repl
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -32,13 +33,16 @@ type directory struct {
 	proving flight   // of the janitor, which flushes what it proves
 	closing []flight // logs being closed, as many as closers holds
 	closers chan struct{}
+	longest struct { // the fsync that runs longest, of whomever
+		number uint64
+		since  time.Duration // when it was seen first
+	}
 }
 
 // A flight is a flush that runs.
 type flight struct {
 	p     *Partition
 	since time.Duration
-	late  bool // an event has told so
 
 	// Of a simulated flush, which takes effect at once and is told later.
 	to  wire.Offset
@@ -141,9 +145,12 @@ func (d *directory) proves(p *Partition) bool {
 	return d.proving.p == p
 }
 
-// watch looks for flushes that take too long. One past SlowAfter makes the
-// directory slow until it is back; one past FailAfter ends the directory, since
-// nobody can wait for it any longer.
+// ErrHangs says that the disk of a data directory does not answer.
+var ErrHangs = errors.New("the disk hangs")
+
+// watch looks for flushes that take too long, and for any other fsync in the
+// directory. One past SlowAfter makes the directory slow until it is back; one
+// past FailAfter ends the directory, since nobody can wait for it any longer.
 //
 // It also hears of an fsync of the directory's own files that failed where
 // nobody of this room was about, such as at a delete.
@@ -152,31 +159,26 @@ func (d *directory) watch(now mem.Now) {
 	if err := d.dir.Failed(); err != nil {
 		d.fail(err)
 	}
-	longest, first, late := d.overdue(now)
-	d.slow.Store(late)
-	if first {
-		d.set.event(Event{Kind: DirectorySlow, Dir: d.dir, Took: longest})
-		c.Log.Warn("flush is late", "dir", d.dir.Path(), "took", longest)
+	took := now.Mono - d.oldest(now)
+	late := took > c.SlowAfter
+	if was := d.slow.Swap(late); late && !was {
+		d.set.event(Event{Kind: DirectorySlow, Dir: d.dir, Took: took})
+		c.Log.Warn("flush is late", "dir", d.dir.Path(), "took", took)
 	}
-	if longest > c.FailAfter {
-		d.fail(fmt.Errorf("a flush has not come back for %v", longest))
+	if took > c.FailAfter {
+		d.fail(fmt.Errorf("%w: a flush has not come back for %v", ErrHangs, took))
 	}
 }
 
-// overdue returns how long the oldest flush has taken, whether any is late, and
-// whether one of those is for the first time.
-func (d *directory) overdue(now mem.Now) (longest time.Duration, first, late bool) {
+// oldest returns when the flush that runs longest began; now if none runs.
+func (d *directory) oldest(now mem.Now) time.Duration {
+	waiting := d.dir.Waiting()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	since := now.Mono
 	look := func(f *flight) {
-		if f.p == nil {
-			return
-		}
-		took := now.Mono - f.since
-		longest = max(longest, took)
-		if took > d.set.config.SlowAfter {
-			first = first || !f.late
-			f.late, late = true, true
+		if f.p != nil {
+			since = min(since, f.since)
 		}
 	}
 	look(&d.proving)
@@ -186,7 +188,13 @@ func (d *directory) overdue(now mem.Now) (longest time.Duration, first, late boo
 	for i := range d.closing {
 		look(&d.closing[i])
 	}
-	return longest, first, late
+	if l := &d.longest; waiting != l.number {
+		l.number, l.since = waiting, now.Mono
+	}
+	if waiting != 0 {
+		since = min(since, d.longest.since)
+	}
+	return since
 }
 
 // failure returns why the directory failed, nil while it stands.
@@ -211,7 +219,7 @@ func (d *directory) fail(err error) {
 		}
 	}
 	d.set.spawn(func() {
-		d.dir.Fail(err) // may hang on the disk that failed
+		d.leaveNote(err)
 		d.set.event(Event{Kind: DirectoryFailed, Dir: d.dir, Err: err})
 	})
 }

@@ -81,6 +81,26 @@ func (d *directory) join() {
 	}
 }
 
+// leaveNote ends the directory of the room below. The note that it leaves on the
+// disk is not waited for if the disk hangs.
+func (d *directory) leaveNote(err error) {
+	if d.set.config.Manual {
+		d.dir.Fail(err)
+		return
+	}
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		d.dir.Fail(err)
+	}()
+	timer := time.NewTimer(d.set.config.SlowAfter)
+	defer timer.Stop()
+	select {
+	case <-left:
+	case <-timer.C:
+	}
+}
+
 // runJanitor tidies one directory. Each has a loop of its own, since one whose
 // disk hangs must not keep the others from it.
 func (d *directory) runJanitor(ctx context.Context) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -184,10 +185,13 @@ type gate struct {
 }
 
 // shut holds every further sync of a .log on d until lift.
-func shut(d *storage.MemFS) *gate {
+func shut(d *storage.MemFS) *gate { return shutOn(d, ".log") }
+
+// shutOn is shut for files whose name has one of the parts.
+func shutOn(d *storage.MemFS, parts ...string) *gate {
 	g := &gate{open: make(chan struct{})}
 	d.BeforeOp(func(op storage.Op) error {
-		if op.Kind != storage.OpSync || !strings.HasSuffix(op.Name, ".log") {
+		if op.Kind != storage.OpSync || !slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(op.Name, part) }) {
 			return nil
 		}
 		g.mu.Lock()
@@ -335,6 +339,39 @@ func TestFlushNeverReturns(t *testing.T) {
 		if len(ends) != 1 || len(ends[s.leader(1).dir.dir]) != 2 {
 			t.Fatalf("clean ends %v", ends)
 		}
+	})
+}
+
+// TestOwnFileHangs has a disk hang in the fsync of the recovery points, and then
+// in that of the failed note: the directory ends, and says so, without either.
+func TestOwnFileHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events []string
+		var mu sync.Mutex
+		s := openShop(t, 1, 1, Settings{}, SetConfig{OnEvent: func(e Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, e.Kind.String())
+			if e.Kind == DirectoryFailed && !errors.Is(e.Err, ErrHangs) {
+				t.Errorf("failed: %v", e.Err)
+			}
+		}})
+		g := shutOn(s.disks[0], "recovery-points", "failed")
+		defer g.lift()
+		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		time.Sleep(29 * time.Second)
+		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 1)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOffline, -1)
+		if mu.Lock(); fmt.Sprint(events) != "[slow offline failed]" {
+			t.Errorf("events %v", events)
+		}
+		mu.Unlock()
+		if ends := s.set.Close(); len(ends) != 0 {
+			t.Fatalf("clean ends %v", ends)
+		}
+		s.stop()
 	})
 }
 

@@ -62,7 +62,7 @@ type EventKind uint8
 // The events of a set.
 const (
 	DirectorySlow    EventKind = iota + 1 // a flush takes longer than SlowAfter
-	DirectoryFailed                       // its partitions go offline; its failed note is written as far as possible
+	DirectoryFailed                       // its partitions go offline; its failed note is written, unless the disk hangs
 	PartitionOffline                      // for good, until the node starts again
 )
 

@@ -22,7 +22,8 @@ import (
 // later change returns that error.
 type Dir struct {
 	who     identity
-	fs      FS
+	fs      FS // watched
+	waits   *waits
 	path    string
 	boot    string
 	lock    io.Closer
@@ -59,7 +60,9 @@ type DirOptions struct {
 // with ErrLocked while another process has it, with ErrIdentity if it is
 // another node's or cluster's, or nobody's and not to be formatted or not empty.
 func OpenDir(fsys FS, name string, o DirOptions) (*Dir, error) {
-	d := &Dir{fs: fsys, path: path.Clean(name), files: newOpenFiles(0), saving: make(chan struct{}, 1),
+	w := &waits{}
+	fsys = watchedFS{fsys, w}
+	d := &Dir{fs: fsys, waits: w, path: path.Clean(name), files: newOpenFiles(0), saving: make(chan struct{}, 1),
 		paths: map[wire.PartitionID]string{}, open: map[wire.PartitionID]bool{}}
 	if o.Reserve == 0 {
 		o.Reserve = reserveBytes
@@ -176,7 +179,7 @@ func (d *Dir) Node() wire.NodeID { return d.who.node }
 // Path returns the name that the directory was opened by.
 func (d *Dir) Path() string { return d.path }
 
-// FS returns the disk that it lies on.
+// FS returns the disk that it lies on, with Waiting looking on.
 func (d *Dir) FS() FS { return d.fs }
 
 // Start returns how the last use of the directory ended.
