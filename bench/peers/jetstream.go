@@ -88,14 +88,14 @@ func (j *jet) ways(l load) []way {
 	switch {
 	case l.consume:
 		return []way{{
-			how: "nats bench js consume: callback, no acks, pulls of 500", ack: "read from the server's cache or the page cache",
+			how: "nats bench js consume: callback, no acks, pulls of 5,000", ack: "read from the server's cache or the page cache",
 			first: min(1_000_000, maxBytes/4/l.size), once: true,
 			fill: func(ctx context.Context, s *server, records int) error {
 				_, err := fast.drive(ctx, s, records)
 				return err
 			},
 			drive: func(ctx context.Context, s *server, records int) (driven, error) {
-				d, err := j.bench([]string{"consume"}, "--acks", "none")(ctx, s, records)
+				d, err := j.bench([]string{"consume"}, "--acks", "none", "--batch", "5000")(ctx, s, records)
 				if err == nil { // the tool's consumer would go on where it ended
 					_, err = j.nats(ctx, s, "consumer", "rm", stream, "nats-bench", "--force")
 				}
