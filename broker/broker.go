@@ -81,7 +81,9 @@ type Broker struct {
 
 	server *wire.Server
 	count  counts
-	fatal  chan error // why the process must end
+	fatal  chan error    // why the process must end
+	hangs  chan struct{} // closed when a disk does not answer
+	hung   sync.Once     // closes it
 	loops  sync.WaitGroup
 }
 
@@ -102,6 +104,7 @@ func New(c Config, e Env) (*Broker, error) {
 		ready: make(chan *fetch, maxParked),
 		work:  make(chan job, maxWork),
 		fatal: make(chan error, 1),
+		hangs: make(chan struct{}),
 		lot:   lot{max: maxParked},
 	}
 	if err := b.open(); err != nil {
@@ -170,7 +173,9 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 	// The loops outlive the connections: what is in flight needs them.
 	loops, stop := context.WithCancel(context.Background())
 	defer stop()
-	b.loop(func() { b.report(b.set.Run(loops)) })
+	watching, unwatch := context.WithCancel(context.Background())
+	defer unwatch() // last of all: whatever is left to do may meet a disk that hangs
+	go b.set.Run(watching)
 	b.loop(func() { b.report(b.coord.Run(loops)) })
 	b.loop(func() { b.runHosts(loops) })
 	b.loop(func() { b.runWheel(loops) })
@@ -194,8 +199,29 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 		b.log.Warn("connections were cut with requests in flight", "err", err)
 	}
 	stop()
-	b.loops.Wait()
-	return errors.Join(failure, b.Close())
+	err := b.end(drain)
+	return errors.Join(failure, err, b.Fatal())
+}
+
+// end waits for the loops and closes everything, but no longer than drain for a
+// disk that hangs.
+func (b *Broker) end(drain context.Context) error {
+	ended := make(chan error, 1)
+	go func() {
+		b.loops.Wait()
+		ended <- b.Close()
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-b.hangs:
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-drain.Done():
+		return fmt.Errorf("not closed cleanly: %w", repl.ErrHangs)
+	}
 }
 
 func (b *Broker) loop(f func()) {
@@ -217,7 +243,8 @@ func (b *Broker) report(err error) {
 	}
 }
 
-// Fatal returns the error for which a manual broker must be taken down, once.
+// Fatal returns the error for which the process must end, once. A manual broker
+// must be taken down then.
 func (b *Broker) Fatal() error {
 	select {
 	case err := <-b.fatal:

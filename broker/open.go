@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -45,8 +46,8 @@ func (b *Broker) open() error {
 			}
 		}
 	}
-	if err := b.lost(); err != nil {
-		return err
+	if err := b.dirs[0].Failed(); err != nil {
+		return lost(err)
 	}
 	b.sweep()
 	return nil
@@ -238,20 +239,22 @@ func (b *Broker) hostAll(now mem.Now) {
 	}
 }
 
-// event notes what happens in a data directory.
+// event notes what happens in a data directory. Each fails once.
 func (b *Broker) event(e repl.Event) {
-	if e.Kind == repl.DirectoryFailed {
-		b.report(b.lost())
+	if e.Kind != repl.DirectoryFailed {
+		return
+	}
+	if errors.Is(e.Err, repl.ErrHangs) {
+		b.hung.Do(func() { close(b.hangs) })
+	}
+	if e.Dir == b.dirs[0] {
+		b.report(lost(e.Err))
 	}
 }
 
-// lost returns why the process has to end: the metadata's own directory failed,
-// or every one did.
-func (b *Broker) lost() error {
-	if err := b.dirs[0].Failed(); err != nil {
-		return &exitError{exitIO, fmt.Errorf("the data directory with the metadata failed: %w", err)}
-	}
-	return nil
+// lost is why the process has to end: the metadata's own directory failed.
+func lost(err error) error {
+	return &exitError{exitIO, fmt.Errorf("the data directory with the metadata failed: %w", err)}
 }
 
 // bootID returns what the kernel calls this start of the machine.

@@ -18,15 +18,17 @@ import (
 	"time"
 
 	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/repl"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
 // A live is a broker that runs.
 type live struct {
-	t    testing.TB
-	b    *Broker
-	stop func() error // once
+	t     testing.TB
+	b     *Broker
+	ended chan error
+	stop  func() error // once
 }
 
 // run starts a broker with its data in dir on fs.
@@ -46,7 +48,7 @@ func run(t testing.TB, fs storage.FS, dir string, ln net.Listener) *live {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx, ln) }()
-	return &live{t, b, func() error { cancel(); return <-ended }}
+	return &live{t, b, ended, func() error { cancel(); return <-ended }}
 }
 
 // bubble runs f in a synctest bubble with a broker on a disk and a network in
@@ -208,6 +210,59 @@ func TestStop(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestMetadataHangs has the fsync of the metadata log not come back, with nothing
+// else to be flushed: the broker ends by itself, or its stop does, and says that
+// it must not be restarted blindly.
+func TestMetadataHangs(t *testing.T) {
+	f := func(hangs string, stop bool) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			fs, network := storage.NewMemFS(1), wire.NewMemNet()
+			ln, err := network.Listen("broker:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := run(t, fs, "data", ln)
+			c := dial(t, network, "broker:1")
+			defer c.Close()
+			createOn(t, c, "t", 1)
+			open := make(chan struct{})
+			defer close(open)
+			fs.BeforeOp(func(op storage.Op) error {
+				if (op.Kind == storage.OpSync || op.Kind == storage.OpSyncDir) && strings.Contains(op.Name, hangs) {
+					<-open
+				}
+				return nil
+			})
+			began := time.Now()
+			created := goOn(c, &wire.CreateTopicRequest{Name: "u", Partitions: 1}, new(wire.CreateTopicResponse))
+			if stop {
+				do(t, c, &wire.MetadataRequest{}, new(wire.MetadataResponse)) // so it has arrived
+				err = l.stop()
+			} else {
+				err = <-l.ended
+			}
+			var exit interface{ ExitCode() int }
+			if !errors.Is(err, repl.ErrHangs) || !errors.As(err, &exit) || exit.ExitCode() != exitIO {
+				t.Errorf("hangs at %s: the broker ended with %v", hangs, err)
+			}
+			if took := time.Since(began); took > l.b.config.FlushLost+2*l.b.config.DrainTimeout {
+				t.Errorf("hangs at %s: it took %v", hangs, took)
+			}
+			if <-created == nil {
+				t.Errorf("hangs at %s: the topic was created", hangs)
+			}
+		})
+	}
+
+	f("metadata/", false)
+	f("metadata/", true)
+	f("topics/u", false) // of the same disk
+	f("topics/u", true)
+	f("", false) // nor is the note of it written
+	f("", true)
 }
 
 // TestDrain checks that a stop does not wait for ever for a disk that hangs.

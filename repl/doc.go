@@ -50,8 +50,8 @@
 // survive, and what comes later gets OFFLINE. A flush is never tried again,
 // since after a failure the kernel may call pages clean that never reached the
 // disk. So does any other fsync in the directory that does not come back in time,
-// whoever waits for it. A write whose deadline passes while it waits is answered TIMEOUT and
-// stays in the log.
+// whoever waits for it. A write whose deadline passes while it waits is answered
+// TIMEOUT and stays in the log.
 //
 // A panic in a turn, in a flush, or in a recovery point takes that one partition
 // offline; one in the janitor's other work ends its directory.
