@@ -46,7 +46,11 @@ func (p *Producer) accept(ctx context.Context, r *Record, done func(Ack, error),
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		t := p.topics[r.Topic]
+		t := p.recent
+		if t == nil || t.name != r.Topic {
+			t = p.topics[r.Topic]
+			p.recent = t
+		}
 		switch {
 		case t == nil:
 			if err := p.resolve(ctx, r.Topic); err != nil {

@@ -125,6 +125,7 @@ type Producer struct {
 	mu     sync.Mutex
 	closed bool
 	topics map[string]*outTopic
+	recent *outTopic // of the last record
 	links  map[wire.NodeID]*link
 	lanes  []*lane       // with something buffered, for tend; others are dropped as it passes
 	used   int64         // bytes of records without outcome

@@ -151,6 +151,7 @@ func (p *Producer) redirect(out *outTopic, t *topic) {
 			p.reap(l)
 		}
 		delete(p.topics, out.name)
+		p.recent = nil
 		p.producer = wire.NoProducer // lanes made anew must not count from 0 under it
 		return
 	}

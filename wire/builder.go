@@ -3,6 +3,8 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"math"
 	"math/bits"
 
@@ -30,7 +32,14 @@ type Builder struct {
 	count    int
 	baseTime int64
 	maxTime  int64
+	usual    int    // bytes batches have taken lately
+	summed   int    // bytes of buf, header included, that crc covers
+	crc      uint32 // of the records, as far as summed, if they go out as they are
 }
+
+// sumEvery is how many bytes are summed at a time: while they are in the cache
+// of the processor that wrote them, which at Build may be another one's.
+const sumEvery = 8 << 10
 
 // NewBuilder returns an empty Builder.
 func NewBuilder(o BuilderOptions) *Builder {
@@ -74,24 +83,41 @@ func (b *Builder) Add(time int64, key, value []byte, hs []Header) (ok bool, err 
 		return false, nil
 	}
 	b.reserve(size)
-	p := binary.AppendVarint(b.buf.B, int64(body))
-	p = append(p, 0)
-	p = binary.AppendVarint(p, delta)
-	p = binary.AppendVarint(p, int64(b.count))
-	p = appendNullBytes(p, key)
-	p = appendNullBytes(p, value)
-	b.buf.B = appendHeaders(p, hs)
+	at := len(b.buf.B)
+	p := b.buf.B[:at+size]
+	at = putVarint(p, at, int64(body))
+	p[at] = 0
+	at = putVarint(p, at+1, delta)
+	at = putVarint(p, at, int64(b.count))
+	at = putNullBytes(p, at, key)
+	at = putNullBytes(p, at, value)
+	at = putHeaders(p, at, hs)
+	if at != len(p) {
+		panic(fmt.Sprintf("BUG: record of %d bytes took %d", size, at-len(b.buf.B)))
+	}
+	b.buf.B = p
+	if b.o.Codec == None && len(p)-b.summed >= sumEvery {
+		b.sum()
+	}
 	b.count++
 	b.maxTime = max(b.maxTime, time)
 	return true, nil
 }
 
-// reserve makes room for n more bytes.
+// sum brings crc up to the last record.
+func (b *Builder) sum() {
+	b.crc = crc32.Update(b.crc, castagnoli, b.buf.B[b.summed:])
+	b.summed = len(b.buf.B)
+}
+
+// reserve makes room for n more bytes. A batch begins with what the ones before
+// it took: growing there again by doubling would copy each byte once more.
 func (b *Builder) reserve(n int) {
 	const first = 1 << 10
 	if b.buf == nil {
-		b.buf = pool(b.o.Pool).Get(max(HeaderSize+n, first))
+		b.buf = pool(b.o.Pool).Get(max(HeaderSize+n, first, b.usual))
 		b.buf.B = b.buf.B[:HeaderSize]
+		b.summed, b.crc = HeaderSize, 0
 		return
 	}
 	old := b.buf
@@ -111,6 +137,7 @@ func (b *Builder) Build() (*mem.Buf, error) {
 		return nil, errors.New("batch without records")
 	}
 	buf, codec := b.buf, None
+	b.usual = max(len(buf.B), b.usual/2)
 	length := len(buf.B) - HeaderSize
 	if b.o.Codec != None {
 		small := pool(b.o.Pool).Get(HeaderSize + compressBound(length))
@@ -119,6 +146,11 @@ func (b *Builder) Build() (*mem.Buf, error) {
 			buf, small, codec = small, buf, b.o.Codec
 		}
 		small.Release()
+	}
+	if codec == None {
+		b.sum()
+	} else {
+		b.crc = crcOf(buf.B[HeaderSize:])
 	}
 	b.writeHeader(Batch(buf.B), codec, length)
 	b.buf, b.count = nil, 0
@@ -132,7 +164,7 @@ func (b *Builder) writeHeader(p Batch, codec Codec, recordsLength int) {
 	clear(p[:HeaderSize])
 	copy(p, Magic)
 	le.PutUint32(p[atBatchLength:], uint32(len(p)))
-	le.PutUint32(p[atRecordsCRC:], crcOf(p[HeaderSize:]))
+	le.PutUint32(p[atRecordsCRC:], b.crc)
 	le.PutUint64(p[atBaseTime:], uint64(b.baseTime))
 	le.PutUint64(p[atMaxTime:], uint64(b.maxTime))
 	le.PutUint64(p[atTopicID:], uint64(b.o.Topic))
@@ -176,10 +208,27 @@ func checkHeaders(hs []Header) error {
 	return nil
 }
 
+// zigzag maps small numbers of either sign to small ones.
+func zigzag(v int64) uint64 { return uint64(v)<<1 ^ uint64(v>>63) }
+
 // varintLen returns the length of v as a zigzag varint.
 func varintLen(v int64) int {
-	u := uint64(v)<<1 ^ uint64(v>>63)
-	return (bits.Len64(u|1) + 6) / 7
+	u := zigzag(v)
+	if u < 1<<7 {
+		return 1
+	}
+	return (bits.Len64(u) + 6) / 7
+}
+
+// putVarint writes v as a zigzag varint to p[at:] and returns where it ends.
+func putVarint(p []byte, at int, v int64) int {
+	u := zigzag(v)
+	for ; u >= 1<<7; at++ {
+		p[at] = byte(u) | 1<<7
+		u >>= 7
+	}
+	p[at] = byte(u)
+	return at + 1
 }
 
 // bytesLen returns the length of a length and b itself.
@@ -198,18 +247,21 @@ func headersLen(hs []Header) int {
 	return n
 }
 
-func appendNullBytes(dst, b []byte) []byte {
+func putNullBytes(p []byte, at int, b []byte) int {
 	if b == nil {
-		return append(dst, 1) // zigzag of -1
+		p[at] = 1 // zigzag of -1
+		return at + 1
 	}
-	return append(binary.AppendVarint(dst, int64(len(b))), b...)
+	at = putVarint(p, at, int64(len(b)))
+	return at + copy(p[at:], b)
 }
 
-func appendHeaders(dst []byte, hs []Header) []byte {
-	dst = binary.AppendVarint(dst, int64(len(hs)))
+func putHeaders(p []byte, at int, hs []Header) int {
+	at = putVarint(p, at, int64(len(hs)))
 	for _, h := range hs {
-		dst = append(binary.AppendVarint(dst, int64(len(h.Key))), h.Key...)
-		dst = appendNullBytes(dst, h.Value)
+		at = putVarint(p, at, int64(len(h.Key)))
+		at += copy(p[at:], h.Key)
+		at = putNullBytes(p, at, h.Value)
 	}
-	return dst
+	return at
 }

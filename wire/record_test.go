@@ -18,6 +18,7 @@ func raw(count, lastDelta int, section string) Batch {
 	b := make(Batch, HeaderSize, HeaderSize+len(section))
 	b = append(b, section...)
 	builder := &Builder{o: BuilderOptions{Topic: 1024}, count: count, baseTime: 1000, maxTime: 1000}
+	builder.crc = crcOf(b[HeaderSize:])
 	builder.writeHeader(b, None, len(section))
 	put32(atLastOffsetDelta, uint32(lastDelta))(b)
 	b.Stamp(500, 1, 2000, false)
