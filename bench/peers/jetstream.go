@@ -10,24 +10,26 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/teralog/teralog/bench/peers/measure"
 )
 
 // jetStream is NATS JetStream with one stream of one replica in files, driven
 // by `nats bench`. Server and tool are built from the versions in go.mod.
 func jetStream(ctx context.Context, bin string) (system, error) {
-	if _, err := drive(ctx, "go", "build", "-o", bin, "github.com/nats-io/nats-server/v2", "github.com/nats-io/natscli/nats"); err != nil {
+	if _, _, err := measure.Drive(ctx, "go", "build", "-o", bin, "github.com/nats-io/nats-server/v2", "github.com/nats-io/natscli/nats"); err != nil {
 		return system{}, err
 	}
 	j := &jet{server: filepath.Join(bin, "nats-server"), tool: filepath.Join(bin, "nats")}
-	server, err := drive(ctx, j.server, "--version")
+	server, _, err := measure.Drive(ctx, j.server, "--version")
 	if err != nil {
 		return system{}, err
 	}
-	tool, err := drive(ctx, j.tool, "--version")
+	tool, _, err := measure.Drive(ctx, j.tool, "--version")
 	if err != nil {
 		return system{}, err
 	}
-	version := fmt.Sprintf("%s, nats %s", strings.TrimPrefix(lastWord(server.out), "v"), lastWord(tool.out))
+	version := fmt.Sprintf("%s, nats %s", strings.TrimPrefix(lastWord(server), "v"), lastWord(tool))
 	return system{name: "jetstream", version: version, start: j.start, ways: j.ways}, nil
 }
 
@@ -61,15 +63,15 @@ func (j *jet) start(ctx context.Context, dir string, sync bool) (*server, error)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := j.nats(ctx, s, "stream", "add", stream, "--subjects", stream, "--storage", "file", "--replicas", "1",
+	if _, _, err := j.nats(ctx, s, "stream", "add", stream, "--subjects", stream, "--storage", "file", "--replicas", "1",
 		"--allow-batch", "--allow-fast", "--defaults"); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
 	return s, nil
 }
 
-func (j *jet) nats(ctx context.Context, s *server, args ...string) (driver, error) {
-	return drive(ctx, j.tool, append([]string{"--no-context", "--server", "nats://" + s.addr}, args...)...)
+func (j *jet) nats(ctx context.Context, s *server, args ...string) (out []byte, cpu time.Duration, err error) {
+	return measure.Drive(ctx, j.tool, append([]string{"--no-context", "--server", "nats://" + s.addr}, args...)...)
 }
 
 func (j *jet) ways(l load) []way {
@@ -97,7 +99,7 @@ func (j *jet) ways(l load) []way {
 			drive: func(ctx context.Context, s *server, records int) (driven, error) {
 				d, err := j.bench([]string{"consume"}, "--acks", "none", "--batch", "5000")(ctx, s, records)
 				if err == nil { // the tool's consumer would go on where it ended
-					_, err = j.nats(ctx, s, "consumer", "rm", stream, "nats-bench", "--force")
+					_, _, err = j.nats(ctx, s, "consumer", "rm", stream, "nats-bench", "--force")
 				}
 				return d, err
 			},
@@ -119,7 +121,7 @@ func (j *jet) bench(verb []string, args ...string) func(context.Context, *server
 		all := append([]string{"bench", "js"}, verb...)
 		all = append(all, args...)
 		all = append(all, "--stream", stream, "--msgs", strconv.Itoa(records), "--no-progress", "--csv", csv)
-		d, err := j.nats(ctx, s, all...)
+		_, cpu, err := j.nats(ctx, s, all...)
 		if err != nil {
 			return driven{}, err
 		}
@@ -128,7 +130,7 @@ func (j *jet) bench(verb []string, args ...string) func(context.Context, *server
 			return driven{}, err
 		}
 		out, err := parseNATS(b)
-		out.records, out.cpu = records, d.cpu
+		out.records, out.cpu = records, cpu
 		return out, err
 	}
 }
@@ -153,7 +155,7 @@ func parseNATS(text []byte) (driven, error) {
 }
 
 func (j *jet) held(ctx context.Context, s *server) (int, error) {
-	d, err := j.nats(ctx, s, "stream", "info", stream, "--json")
+	text, _, err := j.nats(ctx, s, "stream", "info", stream, "--json")
 	if err != nil {
 		return 0, err
 	}
@@ -162,7 +164,7 @@ func (j *jet) held(ctx context.Context, s *server) (int, error) {
 			Messages int `json:"messages"`
 		} `json:"state"`
 	}
-	if err := json.Unmarshal(d.out, &answer); err != nil {
+	if err := json.Unmarshal(text, &answer); err != nil {
 		return 0, fmt.Errorf("nats stream info: %w", err)
 	}
 	return answer.State.Messages, nil

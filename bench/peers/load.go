@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strconv"
 	"time"
+
+	"github.com/teralog/teralog/bench/peers/measure"
 )
 
 // A load is one question, put to every system in the same words.
@@ -188,13 +190,13 @@ func (b *lab) run(ctx context.Context, s *server, w way, records int) (driven, m
 	read := func(sign time.Duration, m *meters) error {
 		pids, at := []int{s.cmd.Process.Pid, os.Getpid()}, []*time.Duration{&m.broker, &m.client}
 		for i, pid := range pids {
-			t, err := cpuTime(pid)
+			t, err := measure.CPUTime(pid)
 			if err != nil {
 				return err
 			}
 			*at[i] += sign * t
 		}
-		t, err := busyTime()
+		t, err := measure.BusyTime()
 		m.machine += sign * t
 		m.wall += sign * time.Duration(time.Now().UnixNano())
 		return err
@@ -211,7 +213,7 @@ func (b *lab) run(ctx context.Context, s *server, w way, records int) (driven, m
 		return driven{}, m, err
 	}
 	m.client += d.cpu
-	m.peak, err = peakBytes(s.cmd.Process.Pid)
+	m.peak, err = measure.PeakBytes(s.cmd.Process.Pid)
 	return d, m, err
 }
 

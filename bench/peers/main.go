@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/teralog/teralog/bench/peers/measure"
 )
 
 func main() {
@@ -83,7 +85,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	r := report{Command: strings.Join(append([]string{"go run ."}, args...), " "), Date: time.Now().UTC().Format(time.DateOnly), Commit: commit(ctx), Skipped: []string{}, Losses: []string{}}
-	if r.Machine, err = describe(home); err != nil {
+	if r.Machine, err = measure.Describe(home); err != nil {
 		return err
 	}
 	r.measure(ctx, lab{home, *seconds, less}, *rounds, match, r.ready(ctx, bin))
@@ -168,7 +170,7 @@ func (b lab) round(ctx context.Context, sys system, l load, w way, to *row) {
 	for range tries {
 		s, err := b.measure(ctx, sys, l, w)
 		if err == nil {
-			fmt.Fprintf(os.Stderr, "%s records/s, broker %s s/GB\n", short(s.RecordsPerSecond), short(s.BrokerPerGB))
+			fmt.Fprintf(os.Stderr, "%s records/s, broker %s s/GB\n", measure.Short(s.RecordsPerSecond), measure.Short(s.BrokerPerGB))
 			to.Samples = append(to.Samples, s)
 			return
 		}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/teralog/teralog/bench/peers/measure"
 )
 
 func TestParseNATS(t *testing.T) {
@@ -79,29 +81,6 @@ func TestParseTeralog(t *testing.T) {
 	f(`Usage:`, 0, latency{}, "invalid character")
 }
 
-func TestProc(t *testing.T) {
-	busy := func(text string, want time.Duration, ok bool) {
-		t.Helper()
-		if got, err := parseBusy(text); got != want || (err == nil) != ok {
-			t.Fatalf("%q: %s, %v", text, got, err)
-		}
-	}
-	busy("cpu  100 20 3 9999 888 4 5 6 0 0\ncpu0 …", 1380*time.Millisecond, true) // neither idle nor waiting for disks
-	busy("cpu 1 2 3", 0, false)
-	busy("intr 1 2 3 4 5 6 7 8 9", 0, false)
-	busy("cpu 1 2 x 4 5 6 7 8", 0, false)
-
-	kB := func(text string, want int64, ok bool) {
-		t.Helper()
-		if got, err := field(text, "VmHWM:"); got != want || (err == nil) != ok {
-			t.Fatalf("%q: %d, %v", text, got, err)
-		}
-	}
-	kB("Name:\tx\nVmHWM:\t    2 kB\nVmRSS:\t 1 kB\n", 2048, true)
-	kB("VmRSS:\t 1 kB\n", 0, false)
-	kB("VmHWM:\t many kB\n", 0, false)
-}
-
 // reply is a connection on which Redis has said text.
 func reply(text string) *respConn {
 	return &respConn{r: bufio.NewReader(strings.NewReader(text))}
@@ -149,40 +128,6 @@ func FuzzEntries(f *testing.F) {
 	})
 }
 
-func TestShort(t *testing.T) {
-	f := func(v float64, want string) {
-		t.Helper()
-		if got := short(v); got != want {
-			t.Fatalf("short(%v) = %q, want %q", v, got, want)
-		}
-	}
-
-	f(0, "0")
-	f(0.1234, "0.123")
-	f(1.234, "1.23")
-	f(12.34, "12.3")
-	f(99.96, "100")
-	f(1234, "1234")
-	f(12345, "12.3 k")
-	f(999_499, "999 k")
-	f(999_500, "1.00 M")
-	f(32_900_000, "32.9 M")
-}
-
-func TestMedian(t *testing.T) {
-	f := func(want float64, values ...float64) {
-		t.Helper()
-		if got := median(values); got != want {
-			t.Fatalf("median(%v) = %v, want %v", values, got, want)
-		}
-	}
-
-	f(0)
-	f(3, 3)
-	f(2, 3, 1, 2)
-	f(2.5, 4, 1, 3, 2)
-}
-
 // measured is a report of two systems over three rounds, of which the second
 // failed for the peer.
 func measured() *report {
@@ -210,7 +155,10 @@ func TestCompare(t *testing.T) {
 	if peer.RecordsPerSecond != 30 || peer.Spread != 4./3 { // the failed run counts for neither
 		t.Fatalf("%+v", peer)
 	}
-	want := versus{Rate: ratio{11, 2, 20}, CPU: ratio{20, 10, 30}, Memory: ratio{0.5, 0.5, 0.5}, P99: ratio{2, 2, 2}}
+	ratio := func(median, least, most float64) measure.Ratio {
+		return measure.Ratio{Median: median, Min: least, Max: most}
+	}
+	want := versus{Rate: ratio(11, 2, 20), CPU: ratio(20, 10, 30), Memory: ratio(0.5, 0.5, 0.5), P99: ratio(2, 2, 2)}
 	if *peer.Versus != want {
 		t.Fatalf("%+v, want %+v", *peer.Versus, want)
 	}
@@ -248,27 +196,6 @@ func TestStart(t *testing.T) {
 	_, err = start(t.Context(), addr, log, "sh", "-c", "echo first; echo no room >&2; exit 3")
 	if err == nil || !strings.Contains(err.Error(), "ended before it listened: no room") {
 		t.Fatal(err)
-	}
-}
-
-func TestDrive(t *testing.T) {
-	if d, err := drive(t.Context(), "echo", "ok"); err != nil || string(d.out) != "ok\n" {
-		t.Fatalf("%q, %v", d.out, err)
-	}
-	_, err := drive(t.Context(), "sh", "-c", "echo so; echo why >&2; exit 3")
-	if err == nil || !strings.Contains(err.Error(), "sh: exit status 3: why; so") {
-		t.Fatal(err)
-	}
-}
-
-// TestRatio leaves out rounds that one side did not finish.
-func TestRatio(t *testing.T) {
-	zero := 0.
-	if got, want := ratioOf([]float64{2, 4, 1 / zero, 0, zero / zero}), (ratio{3, 2, 4}); got != want {
-		t.Fatalf("%+v, want %+v", got, want)
-	}
-	if got := ratioOf(nil); got != (ratio{}) {
-		t.Fatalf("%+v", got)
 	}
 }
 

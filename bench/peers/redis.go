@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/teralog/teralog/bench/peers/measure"
 )
 
 // redisPinned is the version that the figures in BENCHMARKS.md are of. Another
@@ -24,12 +26,12 @@ func redisStreams(ctx context.Context, _ string) (system, error) {
 			return system{}, fmt.Errorf("%w; on Debian: apt-get install redis-server redis-tools", err)
 		}
 	}
-	d, err := drive(ctx, "redis-server", "--version")
+	text, _, err := measure.Drive(ctx, "redis-server", "--version")
 	if err != nil {
 		return system{}, err
 	}
 	version := "unknown"
-	if _, rest, ok := strings.Cut(string(d.out), "v="); ok {
+	if _, rest, ok := strings.Cut(string(text), "v="); ok {
 		version, _, _ = strings.Cut(rest, " ")
 	}
 	if version != redisPinned {
@@ -90,13 +92,13 @@ func xadd(size, clients, pipeline int) func(context.Context, *server, int) (driv
 	value := strings.Repeat("x", size)
 	return func(ctx context.Context, s *server, records int) (driven, error) {
 		_, port, _ := net.SplitHostPort(s.addr)
-		d, err := drive(ctx, "redis-benchmark", "-h", "127.0.0.1", "-p", port, "-c", strconv.Itoa(clients), "-P", strconv.Itoa(pipeline),
+		text, cpu, err := measure.Drive(ctx, "redis-benchmark", "-h", "127.0.0.1", "-p", port, "-c", strconv.Itoa(clients), "-P", strconv.Itoa(pipeline),
 			"-n", strconv.Itoa(records), "--csv", "--precision", "3", "XADD", stream, "*", "f", value)
 		if err != nil {
 			return driven{}, err
 		}
-		out, err := parseRedis(d.out, records)
-		out.cpu = d.cpu
+		out, err := parseRedis(text, records)
+		out.cpu = cpu
 		return out, err
 	}
 }

@@ -4,22 +4,22 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/teralog/teralog/bench/peers/measure"
 )
 
 // A report is everything that was measured, and where.
 type report struct {
-	Command string   `json:"command"`
-	Date    string   `json:"date"`
-	Commit  string   `json:"commit"`
-	Machine machine  `json:"machine"`
-	Skipped []string `json:"skipped"`
-	Rows    []row    `json:"rows"`
-	Losses  []string `json:"losses"` // where Teralog does worse than a peer, in words
+	Command string          `json:"command"`
+	Date    string          `json:"date"`
+	Commit  string          `json:"commit"`
+	Machine measure.Machine `json:"machine"`
+	Skipped []string        `json:"skipped"`
+	Rows    []row           `json:"rows"`
+	Losses  []string        `json:"losses"` // where Teralog does worse than a peer, in words
 }
 
 // A row is one way of one system to take a load. Figures are medians over the
@@ -32,7 +32,7 @@ type row struct {
 	Ack       string `json:"acknowledgement"`
 	LatencyOf string `json:"latency_of,omitempty"`
 	sample
-	Spread   float64  `json:"spread"`   // of the records a second: (max - min) / median
+	Spread   float64  `json:"spread"`   // of the records a second: (max - min) / measure.Median
 	Failures []string `json:"failures"` // of runs
 	Samples  []sample `json:"samples"`  // by round; without records if the run failed
 
@@ -45,36 +45,11 @@ type row struct {
 }
 
 type versus struct {
-	Rate   ratio `json:"records_per_second"`
-	CPU    ratio `json:"broker_cpu"`
-	Memory ratio `json:"broker_peak_memory"`
-	P50    ratio `json:"p50"` // without a median unless both are of a single record in flight
-	P99    ratio `json:"p99"`
-}
-
-// A ratio was taken round by round.
-type ratio struct {
-	Median float64 `json:"median"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
-}
-
-func ratioOf(values []float64) ratio {
-	values = slices.DeleteFunc(values, func(v float64) bool { return v <= 0 || math.IsInf(v, 0) || math.IsNaN(v) })
-	if len(values) == 0 {
-		return ratio{}
-	}
-	return ratio{median(values), slices.Min(values), slices.Max(values)}
-}
-
-// median returns the middle of values, of an even number the mean of the two
-// in the middle; 0 if there are none.
-func median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(values))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+	Rate   measure.Ratio `json:"records_per_second"`
+	CPU    measure.Ratio `json:"broker_cpu"`
+	Memory measure.Ratio `json:"broker_peak_memory"`
+	P50    measure.Ratio `json:"p50"` // without a median unless both are of a single record in flight
+	P99    measure.Ratio `json:"p99"`
 }
 
 // summarize makes the figures of a row out of its samples.
@@ -90,7 +65,7 @@ func (r *row) summarize() {
 		for i, s := range ok {
 			values[i] = f(s)
 		}
-		return median(values)
+		return measure.Median(values)
 	}
 	r.sample = sample{
 		Records:          int(of(func(s sample) float64 { return float64(s.Records) })),
@@ -144,12 +119,12 @@ func (r *report) compare() {
 }
 
 func (r *row) against(ours *row) {
-	over := func(f func(ours, peer sample) float64) ratio {
+	over := func(f func(ours, peer sample) float64) measure.Ratio {
 		var values []float64
 		for i := range min(len(ours.Samples), len(r.Samples)) {
 			values = append(values, f(ours.Samples[i], r.Samples[i]))
 		}
-		return ratioOf(values)
+		return measure.RatioOf(values)
 	}
 	r.Versus = &versus{
 		Rate:   over(func(o, p sample) float64 { return o.RecordsPerSecond / p.RecordsPerSecond }),
@@ -166,13 +141,13 @@ func (r *row) against(ours *row) {
 func (r *row) losses() (all []string) {
 	for _, c := range []struct {
 		what string
-		ratio
+		measure.Ratio
 	}{
 		{"records/s", r.Versus.Rate}, {"the broker's CPU per GB", r.Versus.CPU}, {"the broker's peak memory", r.Versus.Memory},
 		{"P50", r.Versus.P50}, {"P99", r.Versus.P99},
 	} {
 		if c.Median > 0 && c.Median < 1 {
-			all = append(all, fmt.Sprintf("%s: %s (%s) does better in %s by a factor of %s", r.Load, r.System, r.How, c.what, short(1/c.Median)))
+			all = append(all, fmt.Sprintf("%s: %s (%s) does better in %s by a factor of %s", r.Load, r.System, r.How, c.what, measure.Short(1/c.Median)))
 		}
 	}
 	return all
@@ -186,32 +161,6 @@ func writeJSON(w io.Writer, r *report) error {
 	return e.Encode(r)
 }
 
-// short writes a figure with three significant digits.
-func short(v float64) string {
-	unit := ""
-	switch {
-	case v >= 999.5e3:
-		v, unit = v/1e6, " M"
-	case v >= 9995:
-		v, unit = v/1e3, " k"
-	}
-	digits := 0
-	for x := v; x > 0 && x < 99.95 && digits < 3; x *= 10 {
-		digits++
-	}
-	return strconv.FormatFloat(v, 'f', digits, 64) + unit
-}
-
-func micros(us float64) string {
-	switch {
-	case us <= 0:
-		return "-"
-	case us >= 1000:
-		return short(us/1000) + " ms"
-	}
-	return short(us) + " µs"
-}
-
 // cells are a row's columns after the system.
 func (r *row) cells() []string {
 	if r.Records == 0 {
@@ -219,36 +168,16 @@ func (r *row) cells() []string {
 	}
 	least, most := r.rates()
 	cells := []string{
-		r.How, short(r.RecordsPerSecond) + within(least, most), short(r.MBPerSecond),
-		micros(r.Latency.P50), micros(r.Latency.P99), short(r.BrokerPerGB), short(r.BrokerPerMillion), short(float64(r.PeakBytes) / (1 << 20)),
+		r.How, measure.Short(r.RecordsPerSecond) + measure.Within(least, most), measure.Short(r.MBPerSecond),
+		measure.Micros(r.Latency.P50), measure.Micros(r.Latency.P99), measure.Short(r.BrokerPerGB), measure.Short(r.BrokerPerMillion), measure.Short(float64(r.PeakBytes) / (1 << 20)),
 	}
 	if r.Versus == nil {
 		return append(cells, "", "")
 	}
-	return append(cells, times(r.Versus.Rate), times(r.Versus.CPU))
-}
-
-func times(r ratio) string {
-	if r.Median == 0 {
-		return ""
-	}
-	return short(r.Median) + "×" + within(r.Min, r.Max)
-}
-
-// within writes the bounds of several runs.
-func within(least, most float64) string {
-	if least == most {
-		return ""
-	}
-	return fmt.Sprintf(" [%s..%s]", short(least), short(most))
+	return append(cells, r.Versus.Rate.String(), r.Versus.CPU.String())
 }
 
 var columns = []string{"system", "how", "records/s", "MB/s", "P50", "P99", "broker s/GB", "s/million", "peak MiB", "Teralog's rate", "CPU it saves"}
-
-func (m machine) String() string {
-	return fmt.Sprintf("%s, %d cores, %s GiB, Linux %s, %s; fdatasync after 4 KiB: P50 %s, P99 %s",
-		m.CPU, m.Cores, short(float64(m.MemoryBytes)/(1<<30)), m.Kernel, m.FileSystem, micros(m.SyncP50), micros(m.SyncP99))
-}
 
 const legend = `Each system is driven by its own tool, as a process of its own on the same cores, with a new server on new files for every run. Figures are medians over the runs, with the least and the most in brackets. MB are 10^6 bytes of record values; s/GB and s/million are CPU seconds of the broker's process per 10^9 of them and per 10^6 records. The last two columns divide round by round: Teralog's records/s (its first way) by the peer's, and the peer's CPU per GB by Teralog's.`
 
@@ -291,7 +220,7 @@ func (r *report) busy() float64 {
 			values = append(values, row.Others)
 		}
 	}
-	return median(values)
+	return measure.Median(values)
 }
 
 func (r *report) versions() string {

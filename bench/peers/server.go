@@ -7,10 +7,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/teralog/teralog/bench/peers/measure"
 )
 
 const (
@@ -37,7 +38,7 @@ func start(ctx context.Context, addr, log, name string, args ...string) (*server
 	defer out.Close()
 	s := &server{addr: addr, cmd: exec.Command(name, args...), log: log, done: make(chan struct{})}
 	s.cmd.Stdout, s.cmd.Stderr = out, out
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	measure.Child(s.cmd)
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -98,30 +99,4 @@ func freeAddr() (string, error) {
 	}
 	defer l.Close()
 	return l.Addr().String(), nil
-}
-
-// A driver is the process that loads a server, or asks it something.
-type driver struct {
-	out []byte // its standard output
-	cpu time.Duration
-}
-
-// oneLine returns the end of text as one line.
-func oneLine(text string) string {
-	const most = 300
-	text = strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")
-	return text[max(0, len(text)-most):]
-}
-
-// drive runs a command to its end.
-func drive(ctx context.Context, name string, args ...string) (driver, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	var complaint strings.Builder
-	cmd.Stderr = &complaint
-	out, err := cmd.Output()
-	if err != nil {
-		return driver{}, fmt.Errorf("%s: %w: %s", filepath.Base(name), err, oneLine(complaint.String()+string(out)))
-	}
-	return driver{out, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}, nil
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/teralog/teralog/bench/peers/measure"
 )
 
 // root is where Teralog's own module lies, seen from this one.
@@ -17,15 +19,15 @@ const root = "../.."
 // teralog is Teralog as it is in this tree, driven by `teralog bench`.
 func teralog(ctx context.Context, bin string) (system, error) {
 	t := tera(filepath.Join(bin, "teralog"))
-	if _, err := drive(ctx, "go", "build", "-C", root, "-o", string(t), "."); err != nil {
+	if _, _, err := measure.Drive(ctx, "go", "build", "-C", root, "-o", string(t), "."); err != nil {
 		return system{}, err
 	}
-	d, err := drive(ctx, string(t), "version")
+	text, _, err := measure.Drive(ctx, string(t), "version")
 	if err != nil {
 		return system{}, err
 	}
 	version := "unknown"
-	if words := strings.Fields(string(d.out)); len(words) > 1 {
+	if words := strings.Fields(string(text)); len(words) > 1 {
 		version = words[1]
 	}
 	return system{name: "teralog", version: version, start: t.start, ways: t.ways}, nil
@@ -78,12 +80,12 @@ func (t tera) ways(l load) []way {
 func (t tera) bench(verb string, args ...string) func(context.Context, *server, int) (driven, error) {
 	return func(ctx context.Context, s *server, records int) (driven, error) {
 		all := append([]string{"bench", verb, "--server", s.addr, "--topic", stream}, args...)
-		d, err := drive(ctx, string(t), append(all, "--records", strconv.Itoa(records), "--warm-up", "0s", "-q", "-o", "json")...)
+		text, cpu, err := measure.Drive(ctx, string(t), append(all, "--records", strconv.Itoa(records), "--warm-up", "0s", "-q", "-o", "json")...)
 		if err != nil {
 			return driven{}, err
 		}
-		out, err := parseTeralog(d.out, records)
-		out.cpu = d.cpu
+		out, err := parseTeralog(text, records)
+		out.cpu = cpu
 		return out, err
 	}
 }
@@ -105,7 +107,7 @@ func parseTeralog(text []byte, records int) (driven, error) {
 }
 
 func (t tera) held(ctx context.Context, s *server) (n int, err error) {
-	d, err := drive(ctx, string(t), "offsets", stream, "--servers", s.addr, "-o", "json")
+	text, _, err := measure.Drive(ctx, string(t), "offsets", stream, "--servers", s.addr, "-o", "json")
 	if err != nil {
 		return 0, err
 	}
@@ -115,7 +117,7 @@ func (t tera) held(ctx context.Context, s *server) (n int, err error) {
 			End   int `json:"end"`
 		} `json:"partitions"`
 	}
-	if err := json.Unmarshal(d.out, &topic); err != nil {
+	if err := json.Unmarshal(text, &topic); err != nil {
 		return 0, fmt.Errorf("teralog offsets: %w", err)
 	}
 	for _, p := range topic.Partitions {

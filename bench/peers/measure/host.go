@@ -1,4 +1,6 @@
-package main
+// Package measure is what the comparisons share: what a process and a machine
+// have used, what a sync costs, and how figures are summed up and written.
+package measure
 
 import (
 	"fmt"
@@ -13,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime returns the CPU time that a process has used, all its threads
+// CPUTime returns the CPU time that a process has used, all its threads
 // together. /proc/PID/stat says the same in ticks of 10 ms; the clock of the
 // process counts nanoseconds.
-func cpuTime(pid int) (time.Duration, error) {
+func CPUTime(pid int) (time.Duration, error) {
 	const scheduler = 2
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^pid)<<3|scheduler, &ts); err != nil {
@@ -25,9 +27,9 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// peakBytes returns the most memory that a process has had resident since it
+// PeakBytes returns the most memory that a process has had resident since it
 // started.
-func peakBytes(pid int) (int64, error) {
+func PeakBytes(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
@@ -46,9 +48,9 @@ func field(text, name string) (int64, error) {
 	return n << 10, nil
 }
 
-// busyTime returns the CPU time that the whole machine has used since it
+// BusyTime returns the CPU time that the whole machine has used since it
 // started, that of the kernel and of interrupts included.
-func busyTime() (time.Duration, error) {
+func BusyTime() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, err
@@ -80,8 +82,8 @@ func parseBusy(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
-// A machine is where the figures were taken.
-type machine struct {
+// A Machine is where figures were taken.
+type Machine struct {
 	CPU         string  `json:"cpu"`
 	Cores       int     `json:"cores"`
 	MemoryBytes int64   `json:"memory_bytes"`
@@ -91,8 +93,9 @@ type machine struct {
 	SyncP99     float64 `json:"fdatasync_4KiB_p99_us"`
 }
 
-func describe(dir string) (machine, error) {
-	m := machine{Cores: runtime.NumCPU(), CPU: "unknown"}
+// Describe tells of this machine, and of the file system in which dir lies.
+func Describe(dir string) (Machine, error) {
+	m := Machine{Cores: runtime.NumCPU(), CPU: "unknown"}
 	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		if _, rest, ok := strings.Cut(string(b), "model name"); ok {
 			rest, _, _ = strings.Cut(rest, "\n")
@@ -118,7 +121,7 @@ func describe(dir string) (machine, error) {
 	}
 	m.FileSystem = fileSystem(int64(fs.Type))
 	var err error
-	m.SyncP50, m.SyncP99, err = syncCost(dir)
+	m.SyncP50, m.SyncP99, err = SyncCost(dir)
 	return m, err
 }
 
@@ -136,9 +139,9 @@ func fileSystem(magic int64) string {
 	return fmt.Sprintf("type %#x", magic)
 }
 
-// syncCost returns what one fdatasync after an append of 4 KiB takes in dir,
+// SyncCost returns what one fdatasync after an append of 4 KiB takes in dir,
 // in microseconds.
-func syncCost(dir string) (p50, p99 float64, err error) {
+func SyncCost(dir string) (p50, p99 float64, err error) {
 	f, err := os.CreateTemp(dir, "sync-")
 	if err != nil {
 		return 0, 0, err
@@ -158,4 +161,9 @@ func syncCost(dir string) (p50, p99 float64, err error) {
 	}
 	slices.Sort(took)
 	return took[len(took)/2], took[len(took)*99/100], nil
+}
+
+func (m Machine) String() string {
+	return fmt.Sprintf("%s, %d cores, %s GiB, Linux %s, %s; fdatasync after 4 KiB: P50 %s, P99 %s",
+		m.CPU, m.Cores, Short(float64(m.MemoryBytes)/(1<<30)), m.Kernel, m.FileSystem, Micros(m.SyncP50), Micros(m.SyncP99))
 }
