@@ -51,7 +51,14 @@ type workload struct {
 	run           func(ctx context.Context, args []string, start Start, in io.Reader, out, notes io.Writer) error
 }
 
-var workloads []workload
+var workloads = []workload{
+	{"produce", "write records: how many go, and how long each takes", benchProduce},
+	{"consume", "read a backlog: how many records go", benchConsume},
+	{"e2e", "from the producer to a consumer that waits: how long each record takes", benchE2E},
+	{"idle", "connections that do nothing: what memory each takes", benchIdle},
+	{"backlog", "read what is not in memory while others write: what that does to them", benchBacklog},
+	{"verify", "check every record of a load: none lost, twice there, or in another order", verify},
+}
 
 // Run is the command `teralog bench`. Results go to out, progress to notes. An
 // error with an ExitCode method says how the process ends.

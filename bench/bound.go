@@ -1,0 +1,67 @@
+package bench
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// bound says why the generator was the bottleneck; "" if it was not.
+func (r *Result) bound(reason string) {
+	if reason != "" {
+		r.GeneratorBound, r.GeneratorReason = true, &reason
+	}
+}
+
+// verdict says whether producers were the bottleneck of a run, and notes in r
+// what that rests on.
+func (ps producers) verdict(l *load, r *Result) string {
+	var waited, late time.Duration
+	worst := time.Duration(0) // of lateness that was not waiting for room
+	for _, p := range ps {
+		waited += p.waited
+		late = max(late, p.late)
+		worst = max(worst, p.late-p.waited)
+	}
+	if l.rate > 0 {
+		ms := float64(late) / 1e6
+		r.LatestMillis = &ms
+		return lateVerdict(worst)
+	}
+	if l.one {
+		return ""
+	}
+	r.WaitedShare = ratio(waited.Seconds(), r.Seconds*float64(len(ps)))
+	return waitedVerdict(r.WaitedShare)
+}
+
+// lateVerdict is the rule for a load with a rate.
+func lateVerdict(late time.Duration) string {
+	const allowed = 10 * time.Millisecond
+	if late <= allowed {
+		return ""
+	}
+	return fmt.Sprintf("a record was given %v late, and not because a window was full", late.Round(time.Millisecond))
+}
+
+// waitedVerdict is the rule for a load at full speed.
+func waitedVerdict(share *float64) string {
+	const least = 0.05
+	if share == nil || *share >= least {
+		return ""
+	}
+	return fmt.Sprintf("producers waited for room in their windows %.1f %% of the time only", *share*100)
+}
+
+// readersBusy is the rule for readers at full speed.
+func readersBusy(r *Result, readers int) string {
+	const busy, times = 0.9, 2
+	if r.BrokerCores == nil {
+		return ""
+	}
+	had := min(float64(readers), float64(runtime.NumCPU())-*r.BrokerCores)
+	if r.ClientCores < busy*had || r.ClientCores < times**r.BrokerCores {
+		return ""
+	}
+	return fmt.Sprintf("the readers used %.2f cores of the %.2f they could have had, the broker %.2f", r.ClientCores, had, *r.BrokerCores)
+}

@@ -1,0 +1,322 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/teralog/teralog/client"
+)
+
+// producers are the senders of a load.
+type producers []*producer
+
+func openProducers(t *target, l *load) (ps producers, err error) {
+	payload, keys := l.payload(), l.keyTable()
+	rates := make([]pace, l.producers)
+	if l.rate > 0 {
+		rates = paces(l.rate, l.producers)
+	}
+	for i := range l.producers {
+		out, err := t.c.NewProducer(l.producerOptions())
+		if err != nil {
+			ps.close()
+			return nil, usage{err}
+		}
+		p := newProducer(out, l, rates[i], payload, keys)
+		p.at, p.key = i*block/l.producers, i*len(keys)/l.producers
+		ps = append(ps, p)
+	}
+	return ps, nil
+}
+
+func (ps producers) close() {
+	for _, p := range ps {
+		p.out.Close()
+	}
+}
+
+// timedEvery says that one record in so many is timed: at least four in a
+// batch. With a rate all are.
+func (l *load) timedEvery() int64 {
+	if l.rate > 0 || l.one {
+		return 1
+	}
+	return max(min(l.batch/4, 16<<10)/(l.recordBytes()+1), 1) | 1 // odd: batches often hold an even number
+}
+
+// run gives records for a span and returns once all are acknowledged.
+func (ps producers) run(ctx context.Context, m *meter, s span) error {
+	errs := make([]error, len(ps))
+	var running sync.WaitGroup
+	for i, p := range ps {
+		running.Go(func() {
+			mine := s
+			if mine.records > 0 {
+				mine.records = s.records*int64(i+1)/int64(len(ps)) - s.records*int64(i)/int64(len(ps))
+				if mine.records == 0 {
+					return
+				}
+			}
+			errs[i] = p.run(ctx, m, mine)
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// given returns how many records were acknowledged over all runs.
+func (ps producers) given() (n int64) {
+	for _, p := range ps {
+		n += p.acked
+	}
+	return n
+}
+
+// An outlet takes records: a client.Producer, or what a test puts in its place.
+type outlet interface {
+	Produce(ctx context.Context, r client.Record) (client.Ack, error)
+	ProduceAsync(ctx context.Context, r client.Record, done func(client.Ack, error)) error
+	TryProduce(ctx context.Context, r client.Record, done func(client.Ack, error)) error
+	Flush(ctx context.Context) error
+	Close() error
+}
+
+// A producer gives records to one outlet. Its fields belong to the goroutine
+// in run, but for those of callbacks, which the outlet calls one after the
+// other.
+type producer struct {
+	out    outlet
+	now    func() time.Time
+	pause  func(context.Context, time.Duration)
+	record client.Record
+	pace   pace // rate 0: none
+	one    bool
+
+	payload []byte
+	at      int // where in payload the next value begins
+	size    int
+	keys    [][]byte
+	key     int
+	bytes   int64 // of a record
+	every   int64 // one in so many is timed
+
+	// For loads that look at the other end too.
+	mark    func(value []byte, due time.Time) // writes into each value
+	scratch []byte                            // such a value
+	after   func(context.Context)             // of a record that was acknowledged, with one
+
+	m      *meter
+	due    time.Time     // of the record that is given
+	stop   time.Time     // no more is given from here on
+	waited time.Duration // for room
+	late   time.Duration // the most that a record was given after it was due
+
+	// Of the callbacks.
+	plain     func(client.Ack, error) // p.outcome
+	acked     int64
+	published int64 // of acked, to the meter
+	stamps    sync.Pool
+}
+
+func newProducer(out outlet, l *load, at pace, payload []byte, keys [][]byte) *producer {
+	p := &producer{out: out, now: time.Now, pause: pause, record: client.Record{Topic: l.topic}, pace: at, one: l.one,
+		payload: payload, size: int(l.size), keys: keys, bytes: l.recordBytes(), every: l.timedEvery()}
+	p.plain = p.outcome
+	p.stamps.New = p.newStamp
+	return p
+}
+
+// A stamp follows a record that is timed.
+type stamp struct {
+	p    *producer
+	from time.Time
+	done func(client.Ack, error)
+}
+
+func (p *producer) newStamp() any {
+	s := &stamp{p: p}
+	s.done = s.outcome
+	return s
+}
+
+func (s *stamp) outcome(a client.Ack, err error) {
+	s.p.outcome(a, err)
+	if err == nil {
+		s.p.m.observe(s.p.now().Sub(s.from))
+	}
+	s.p.publish()
+	s.p.stamps.Put(s)
+}
+
+func (p *producer) outcome(_ client.Ack, err error) {
+	if err != nil {
+		p.m.fail(err)
+		return
+	}
+	p.acked++
+}
+
+// publish tells the meter of what was acknowledged since the last time. Doing
+// so for each record would cost as much as the rest of the callback.
+func (p *producer) publish() {
+	n := p.acked - p.published
+	p.published = p.acked
+	p.m.add(n, n*p.bytes)
+}
+
+// run gives records for a span and returns once all have their outcome.
+func (p *producer) run(ctx context.Context, m *meter, s span) (err error) {
+	p.m, p.waited, p.late = m, 0, 0
+	begin := p.now()
+	limit := int64(1 << 62)
+	if s.records > 0 {
+		limit = s.records
+	}
+	p.stop = begin.Add(s.duration)
+	if s.records > 0 {
+		p.stop = begin.Add(1 << 62)
+	}
+	switch {
+	case p.one:
+		err = p.singly(ctx, begin, limit)
+	case p.pace.rate > 0:
+		err = p.paced(ctx, begin, limit)
+	default:
+		err = p.flatOut(ctx, limit)
+	}
+	if ctx.Err() != nil {
+		err = nil // whoever ended it wants to see what there is
+	}
+	// What is on its way counts, also once ctx has ended, but not for ever.
+	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	if e := p.out.Flush(patient); e != nil {
+		err = errors.Join(err, errors.New("records were without outcome for "+drainTime.String()))
+	} else {
+		p.publish() // after Flush all callbacks were called
+	}
+	return err
+}
+
+// drainTime is how long outcomes are waited for at the end.
+const drainTime = 30 * time.Second
+
+// flatOut gives records as fast as they are taken.
+func (p *producer) flatOut(ctx context.Context, limit int64) error {
+	for n := int64(0); n < limit; {
+		now := p.now()
+		if !now.Before(p.stop) || ctx.Err() != nil {
+			return nil
+		}
+		p.record.Time = now
+		if err := p.give(ctx, p.timed(now)); err != nil {
+			return err
+		}
+		end := min(n+p.every, limit)
+		for n++; n < end; n++ {
+			if err := p.give(ctx, p.plain); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// paced gives records when they are due, and those that are late at once.
+func (p *producer) paced(ctx context.Context, begin time.Time, limit int64) error {
+	for n := int64(0); n < limit; {
+		now := p.now()
+		if !now.Before(p.stop) || ctx.Err() != nil {
+			return nil
+		}
+		due := min(p.pace.due(now.Sub(begin)), limit)
+		if due == n {
+			p.pause(ctx, begin.Add(p.pace.at(n)).Sub(now))
+			continue
+		}
+		p.late = max(p.late, now.Sub(begin)-p.pace.at(n))
+		for p.record.Time = now; n < due; n++ {
+			p.due = begin.Add(p.pace.at(n))
+			if err := p.give(ctx, p.timed(p.due)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// singly gives a record once the one before is acknowledged, and no earlier
+// than it is due.
+func (p *producer) singly(ctx context.Context, begin time.Time, limit int64) error {
+	for n := int64(0); n < limit; n++ {
+		from := p.now()
+		if p.pace.rate > 0 {
+			due := begin.Add(p.pace.at(n))
+			for from.Before(due) && from.Before(p.stop) && ctx.Err() == nil {
+				p.pause(ctx, due.Sub(from))
+				from = p.now()
+			}
+			p.late = max(p.late, from.Sub(due))
+			from = due
+		}
+		if !from.Before(p.stop) || ctx.Err() != nil {
+			return nil
+		}
+		p.record.Time, p.due = from, from
+		p.next()
+		a, err := p.out.Produce(ctx, p.record)
+		if err != nil && ctx.Err() != nil {
+			return nil // its outcome is nobody's fault
+		}
+		p.outcome(a, err)
+		if err == nil {
+			p.m.observe(p.now().Sub(from))
+		}
+		p.publish()
+		if p.after != nil && err == nil {
+			p.after(ctx)
+		}
+	}
+	return nil
+}
+
+// timed returns a callback that times a record from then on.
+func (p *producer) timed(from time.Time) func(client.Ack, error) {
+	s := p.stamps.Get().(*stamp)
+	s.from = from
+	return s.done
+}
+
+// next puts the next value and key into the record.
+func (p *producer) next() {
+	p.record.Value = p.payload[p.at : p.at+p.size : p.at+p.size]
+	if p.at += p.size | 1; p.at >= block {
+		p.at %= block
+	}
+	if p.mark != nil {
+		copy(p.scratch, p.record.Value)
+		p.mark(p.scratch, p.due)
+		p.record.Value = p.scratch
+	}
+	if p.keys != nil {
+		p.record.Key = p.keys[p.key]
+		if p.key++; p.key == len(p.keys) {
+			p.key = 0
+		}
+	}
+}
+
+// give gives one record, waiting for room if there is none.
+func (p *producer) give(ctx context.Context, done func(client.Ack, error)) error {
+	p.next()
+	err := p.out.TryProduce(context.Background(), p.record, done) // one that never ends costs nothing to look at
+	if err != client.ErrBufferFull {
+		return err
+	}
+	before := p.now()
+	err = p.out.ProduceAsync(ctx, p.record, done)
+	p.waited += p.now().Sub(before)
+	return err
+}

@@ -1,0 +1,106 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/teralog/teralog/client"
+	"github.com/teralog/teralog/wire"
+)
+
+// A target is the broker under load.
+type target struct {
+	*Broker
+	c   *client.Client
+	dir string // its files, if it is our own child
+}
+
+// dialTime is how long the broker that was named may take to be there.
+const dialTime = 5 * time.Second
+
+// open starts a broker, or takes the one named.
+func (l *load) open(start Start) (*target, error) {
+	t := &target{Broker: &Broker{Addr: l.server, HTTP: l.http, PID: l.pid}}
+	if l.server == "" {
+		dir, err := os.MkdirTemp(l.dir, "teralog-bench-")
+		if err != nil {
+			return nil, err
+		}
+		if t.Broker, err = start(dir, "127.0.0.1:0", append([]string{"--http", "127.0.0.1:0"}, l.serve...)...); err != nil {
+			os.RemoveAll(dir)
+			return nil, fmt.Errorf("start a broker: %w", err)
+		}
+		t.dir = dir
+	} else if conn, err := net.DialTimeout("tcp", l.server, dialTime); err != nil {
+		return nil, fmt.Errorf("no broker listens at %s: %w", l.server, err) // the client would go on trying
+	} else {
+		conn.Close()
+	}
+	c, err := client.New(client.Options{Servers: []string{t.Addr}, Name: "teralog-bench"})
+	if err != nil {
+		return nil, errors.Join(usage{err}, t.close())
+	}
+	t.c = c
+	return t, nil
+}
+
+// close stops a broker of our own and removes its files.
+func (t *target) close() (err error) {
+	if t.c != nil {
+		t.c.Close()
+	}
+	if t.dir != "" {
+		err = errors.Join(t.Stop(), os.RemoveAll(t.dir))
+	}
+	return err
+}
+
+// prepare makes the topic, or sees that the one there is fits.
+func (t *target) prepare(ctx context.Context, l *load) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	spec := client.TopicSpec{Name: l.topic, Partitions: int32(l.partitions), Settings: l.settings.or("flush", l.flush)}
+	if l.batch > wire.DefaultMaxBatch {
+		spec.Settings = settings(spec.Settings).or("max.batch.bytes", strconv.FormatInt(l.batch, 10))
+	}
+	_, err := t.c.CreateTopic(ctx, spec)
+	if !errors.Is(err, wire.CodeTopicExists) {
+		return err
+	}
+	ds, err := t.c.DescribeTopics(ctx, l.topic)
+	if err != nil {
+		return err
+	}
+	if n := len(ds[0].Partitions); n != l.partitions {
+		return usage{fmt.Errorf("topic %q has %d partitions, not %d; say --partitions %d or name another --topic", l.topic, n, l.partitions, n)}
+	}
+	for _, want := range spec.Settings {
+		for _, have := range ds[0].Settings {
+			if have.Key == want.Key && have.Value != want.Value {
+				return usage{fmt.Errorf("topic %q has %s=%s, not %s; name another --topic", l.topic, have.Key, have.Value, want.Value)}
+			}
+		}
+	}
+	return nil
+}
+
+// logFiles returns the segment files of the load's topic on our own broker,
+// those of a partition oldest first.
+func (t *target) logFiles(l *load) (byPartition [][]string, err error) {
+	for p := range l.partitions {
+		names, err := filepath.Glob(filepath.Join(t.dir, "data", "topics", l.topic, fmt.Sprintf("partition-%04d", p), "*.log"))
+		if err != nil {
+			return nil, err
+		}
+		slices.Sort(names)
+		byPartition = append(byPartition, names)
+	}
+	return byPartition, nil
+}
