@@ -59,7 +59,7 @@
 //
 // # How it is tested
 //
-// TestSim runs whole clusters from seeds and checks after every event; the
-// mutants (build tag `mutants`) are bugs that it must find; the scripts in
-// testdata tell single stories. The simulator stands in this room's tests.
+// The simulator of room sim (`teralog sim raft`) runs whole clusters of drivers
+// from seeds and checks after every event; the mutants (build tag `mutants`) are
+// bugs that it must find. The scripts in testdata tell single stories.
 package raft

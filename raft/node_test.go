@@ -6,6 +6,13 @@ import (
 	"testing"
 )
 
+var cluster = UUID{1, 2, 3}
+
+// peer is the node id after its disk was wiped so often.
+func peer(id, wiped int) Peer {
+	return Peer{NodeID(id), UUID{byte(id), byte(wiped + 1)}}
+}
+
 func TestAgreed(t *testing.T) {
 	f := func(matches []Index, want Index) {
 		t.Helper()

@@ -28,14 +28,7 @@ var mutants = []string{
 // nothing without the bug; TERALOG_MUTANT_SEEDS says how many at most. Any
 // change of the code makes other runs of the same seeds, so none is recorded.
 func TestMutants(t *testing.T) {
-	most := uint64(2000)
-	if s := os.Getenv("TERALOG_MUTANT_SEEDS"); s != "" {
-		n, err := strconv.ParseUint(s, 10, 32)
-		if err != nil {
-			t.Fatal(err)
-		}
-		most = n
-	}
+	most := mutantSeeds(t)
 	defer mem.Plant("")
 	for _, name := range mutants {
 		t.Run(name, func(t *testing.T) {
@@ -55,4 +48,16 @@ func TestMutants(t *testing.T) {
 			t.Errorf("not found in %d seeds", most)
 		})
 	}
+}
+
+func mutantSeeds(t *testing.T) uint64 {
+	s := os.Getenv("TERALOG_MUTANT_SEEDS")
+	if s == "" {
+		return 2000
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -133,6 +133,7 @@ type Report struct {
 	Hash      uint64 // equal for equal runs
 	Steps     int
 	Violation string
+	End       time.Duration  // of simulated time
 	Last      string         // the newest lines of the trace, if there is a violation
 	Seen      map[string]int // how often each rare thing happened
 }
@@ -145,7 +146,7 @@ func One(seed uint64, trace io.Writer) (r Report) {
 		if p := recover(); p != nil {
 			w.violate("panic: %v\n%s", p, debug.Stack())
 		}
-		r = Report{Seed: seed, Hash: w.hash, Steps: w.steps, Violation: w.broken, Seen: w.seen}
+		r = Report{Seed: seed, Hash: w.hash, Steps: w.steps, Violation: w.broken, End: w.now.Mono, Seen: w.seen}
 		if w.broken != "" {
 			r.Last = w.last()
 		}

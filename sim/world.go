@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"io"
@@ -47,11 +46,10 @@ type event struct {
 	do  func()
 }
 
+// A schedule is a heap of events, the next one first.
 type schedule []event
 
-func (s schedule) Len() int { return len(s) }
-func (s schedule) Less(i, j int) bool {
-	a, b := &s[i], &s[j]
+func (a *event) before(b *event) bool {
 	if a.at != b.at {
 		return a.at < b.at
 	}
@@ -60,20 +58,49 @@ func (s schedule) Less(i, j int) bool {
 	}
 	return a.seq < b.seq
 }
-func (s schedule) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
-func (s *schedule) Push(x any)   { *s = append(*s, x.(event)) }
-func (s *schedule) Pop() any {
-	old := *s
-	x := old[len(old)-1]
-	old[len(old)-1] = event{}
-	*s = old[:len(old)-1]
-	return x
+
+func (s *schedule) push(e event) {
+	*s = append(*s, e)
+	q, i := *s, len(*s)-1
+	for i > 0 && e.before(&q[(i-1)/2]) {
+		q[i] = q[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	q[i] = e
+}
+
+func (s *schedule) pop() event {
+	q := *s
+	first, e := q[0], q[len(q)-1]
+	q[len(q)-1] = event{}
+	q = q[:len(q)-1]
+	*s = q
+	if len(q) == 0 {
+		return first
+	}
+	i := 0
+	for {
+		child := 2*i + 1
+		if child >= len(q) {
+			break
+		}
+		if child+1 < len(q) && q[child+1].before(&q[child]) {
+			child++
+		}
+		if !q[child].before(&e) {
+			break
+		}
+		q[i] = q[child]
+		i = child
+	}
+	q[i] = e
+	return first
 }
 
 // after lets do happen in d from now.
 func (w *world) after(d time.Duration, do func()) {
 	w.seq++
-	heap.Push(&w.events, event{w.now.Mono + d, w.stream("tie").Uint64(), w.seq, do})
+	w.events.push(event{w.now.Mono + d, w.stream("tie").Uint64(), w.seq, do})
 }
 
 // stream returns the chance of one purpose.
@@ -101,7 +128,7 @@ func (w *world) odds(name string, n int) bool { return w.stream(name).IntN(n) ==
 // run takes events until there is none, the time is until, or something broke.
 func (w *world) run(until time.Duration) {
 	for len(w.events) > 0 && w.broken == "" && w.events[0].at <= until {
-		e := heap.Pop(&w.events).(event)
+		e := w.events.pop()
 		w.now.Mono = e.at
 		w.now.Wall = wallBegin + e.at.Milliseconds() + w.skew
 		w.steps++

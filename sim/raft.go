@@ -1,0 +1,348 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/teralog/teralog/raft"
+)
+
+// A quorum is a Raft cluster: drivers on faulty disks, joined by a faulty
+// network, with callers that propose and read. It sees of them what anybody can
+// see: messages, what their stores are told, what their machines apply.
+//
+// A seed draws a scenario, which says beforehand what befalls the cluster and
+// when. At its end all is healed but for some members that are not needed, and
+// what a majority can do has to be done.
+
+const (
+	raftTick = 10 * time.Millisecond
+	hopeless = 200 * time.Millisecond  // after healing, a cluster without a whole majority is left
+	recovery = 5500 * time.Millisecond // after healing, all has to be well
+)
+
+var raftCluster = raft.UUID{1, 2, 3}
+
+type quorum struct {
+	*world
+	scenario  *scenario
+	draws     [streams][64]uint64
+	members   []*member
+	cuts      [maxMembers][maxMembers]bool // from, to
+	arrived   [maxMembers][maxMembers]time.Duration
+	callers   []*caller
+	truth     truth
+	elections int
+	healed    bool
+	seen      map[string]int
+}
+
+// maxMembers is how many nodes a cluster may have.
+const maxMembers = 8
+
+// raftRare is what must happen in many seeds, else they are not about what they
+// should be.
+var raftRare = []string{
+	"conflict truncation",
+	"damaged entry",
+	"damaged start",
+	"disk stopped",
+	"indefinite",
+	"leader change within a joint configuration",
+	"lost chunk",
+	"membership change",
+	"read",
+	"request came twice",
+	"snapshot installed",
+	"snapshot of what is held uncommitted",
+	"snapshot over an uncommitted configuration",
+	"transfer",
+	"viable",
+	"wipe",
+}
+
+// Raft runs seed. The trace, if not nil, gets every event.
+func Raft(seed uint64, trace io.Writer) Report {
+	s := drawScenario(seed)
+	r := s.run(trace)
+	if r.Violation != "" && trace == nil {
+		var last tail200
+		s.run(&last)
+		r.Last = last.String()
+	}
+	return r
+}
+
+// run plays a scenario.
+func (s *scenario) run(trace io.Writer) (r Report) {
+	q := &quorum{world: newWorld(s.seed, trace), scenario: s, seen: map[string]int{}}
+	defer func() {
+		if p := recover(); p != nil {
+			q.violate("Panic: %v\n%s", p, debug.Stack())
+		}
+		r = Report{Seed: s.seed, Hash: q.hash, Steps: q.steps, Violation: q.broken, End: q.now.Mono, Seen: q.seen}
+	}()
+	if trace != nil {
+		fmt.Fprint(trace, s)
+	}
+	q.begin()
+	q.run(s.until)
+	if q.broken != "" {
+		return
+	}
+	q.heal()
+	for q.broken == "" && q.now.Mono < s.until+recovery {
+		q.run(q.now.Mono + raftTick)
+		if q.owed() == "" || q.now.Mono > s.until+hopeless && !q.viable() {
+			break
+		}
+	}
+	if q.broken == "" {
+		q.finish()
+	}
+	return
+}
+
+// smaller returns a short scenario that fails as a seed does.
+func smaller(seed uint64) fmt.Stringer { return drawScenario(seed).shrink() }
+
+// playScenario plays a scenario from a file.
+func playScenario(file string, trace io.Writer) error {
+	s, err := openScenario(file)
+	if err != nil {
+		return err
+	}
+	return s.run(trace).err()
+}
+
+func openScenario(file string) (*scenario, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	s, err := readScenario(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return s, nil
+}
+
+func (q *quorum) begin() {
+	q.truth.init(q)
+	s := q.scenario
+	var first raft.Members
+	for slot := range s.voters + s.learners + s.spares {
+		m := &member{q: q, slot: slot, self: peer(slot+1, 0), disk: raft.NewMemStore()}
+		m.shadow.m = m
+		q.members = append(q.members, m)
+		switch {
+		case slot < s.voters:
+			first.Voters = append(first.Voters, m.self)
+		case slot < s.voters+s.learners:
+			first.Learners = append(first.Learners, m.self)
+		}
+	}
+	q.truth.bootstrap(first)
+	for _, m := range q.members {
+		if m.slot < s.voters {
+			if err := raft.Bootstrap(m.disk, first); err != nil {
+				q.violate("Bootstrap: %v", err)
+			}
+		}
+		m.start()
+		m.tick()
+	}
+	for i := range s.callers {
+		q.callers = append(q.callers, newCaller(q, i))
+	}
+	for i := range s.faults {
+		if f := &s.faults[i]; f.election == 0 {
+			q.after(f.at, func() { q.befall(f, nil) })
+		}
+	}
+}
+
+func peer(id, wiped int) raft.Peer {
+	return raft.Peer{ID: raft.NodeID(id), Incarnation: raft.UUID{byte(id), byte(wiped + 1)}}
+}
+
+// say puts a line into the trace.
+func (q *quorum) say(format string, args ...any) {
+	if q.trace != nil {
+		fmt.Fprintf(q.trace, "%12v  %s\n", q.now.Mono, fmt.Sprintf(format, args...))
+	}
+}
+
+func (q *quorum) count(what string) { q.seen[what]++ }
+
+// A stream is what something is drawn for. Draws of one stream and entity
+// change nothing for the others.
+type stream int
+
+const (
+	streamDelay stream = iota
+	streamLoss
+	streamDisk
+	streamCaller
+	streams
+)
+
+// draw returns a number in [0, n).
+func (q *quorum) draw(s stream, entity int, n uint64) uint64 {
+	c := &q.draws[s][entity]
+	*c++
+	return scramble(scramble(q.seed^uint64(s)<<56^uint64(entity)<<48)^*c) % n
+}
+
+// upTo draws a duration below d.
+func (q *quorum) upTo(s stream, entity int, d time.Duration) time.Duration {
+	return time.Duration(q.draw(s, entity, uint64(d/time.Microsecond)+1)) * time.Microsecond
+}
+
+func (q *quorum) chance(s stream, entity int, of1000 uint64) bool {
+	return of1000 > 0 && q.draw(s, entity, 1000) < of1000
+}
+
+func scramble(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// leading returns the leader of the newest term that lives, if there is one.
+func (q *quorum) leading() *member {
+	var l *member
+	for _, m := range q.members {
+		if m.up && m.status.Leads && (l == nil || m.status.Term > l.status.Term) {
+			l = m
+		}
+	}
+	return l
+}
+
+// lives reports whether p is what lives in its slot now.
+func (q *quorum) lives(p raft.Peer) bool { return q.members[p.ID-1].self == p }
+
+// whole reports whether a member lives on the disk it promised on, and can read
+// all of it.
+func (q *quorum) whole(p raft.Peer) bool {
+	m := q.members[p.ID-1]
+	return m.self == p && !m.left && !m.shadow.live.damaged()
+}
+
+// viable reports whether every membership that anybody may go by has a majority
+// of whole voters.
+func (q *quorum) viable() bool { return decides(&q.truth.config, q.whole) && q.eachHas(q.whole) }
+
+// viableWithout reports whether that would still be so without m.
+func (q *quorum) viableWithout(m *member) bool {
+	return q.eachHas(func(p raft.Peer) bool { return p != m.self && q.whole(p) })
+}
+
+func (q *quorum) eachHas(yes func(raft.Peer) bool) bool {
+	for _, m := range q.members {
+		for _, c := range m.shadow.live.configs {
+			if len(c.members.Voters) > 0 && !decides(&c.members, yes) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// heal ends all faults: everybody hears everybody, and is up but for some that
+// are not needed.
+func (q *quorum) heal() {
+	q.say("healed")
+	q.healed = true
+	q.cuts = [maxMembers][maxMembers]bool{}
+	for _, m := range q.members {
+		m.disk.StopAt(1<<40, false)
+		m.left = slices.Contains(q.scenario.left, m.slot+1) && q.viableWithout(m)
+		switch {
+		case m.left:
+			q.say("%d is left out", m.self.ID)
+			m.die(false)
+		case !m.up:
+			m.start()
+		case m.paused:
+			m.resume()
+		}
+	}
+	q.truth.healed = q.truth.last()
+	for _, c := range q.callers {
+		c.committed, c.shown = 0, 0
+	}
+}
+
+// owed says what a healed cluster still has to do; "" if nothing.
+func (q *quorum) owed() string {
+	l := q.leading()
+	if l == nil {
+		return "nobody leads"
+	}
+	want := q.truth.healed + 10
+	if q.truth.last() < want {
+		return fmt.Sprintf("%d entries were committed since healing", q.truth.last()-q.truth.healed)
+	}
+	for _, p := range slices.Concat(l.status.Members.Voters, l.status.Members.Outgoing, l.status.Members.Learners) {
+		if m := q.members[p.ID-1]; m.self == p && !m.left && m.status.Applied < want {
+			return fmt.Sprintf("%v has applied %d of %d, %d were committed when it healed", p, m.status.Applied, l.status.Committed, q.truth.healed)
+		}
+	}
+	for _, c := range q.callers {
+		if c.committed == 0 || c.shown == 0 {
+			return fmt.Sprintf("caller %d was told of %d proposals and %d reads since healing", c.id, c.committed, c.shown)
+		}
+	}
+	return ""
+}
+
+func (q *quorum) finish() {
+	q.truth.end()
+	if !q.viable() {
+		q.count("not viable")
+		return
+	}
+	q.count("viable")
+	if owed := q.owed(); owed != "" {
+		q.violate("Liveness: %s, %v after healing\n%v", owed, q.now.Mono-q.scenario.until, q)
+	}
+}
+
+// String shows where each member stands.
+func (q *quorum) String() string {
+	var b strings.Builder
+	for _, m := range q.members {
+		s := &m.status
+		fmt.Fprintf(&b, "%v up=%v term=%d leads=%v last=%d committed=%d applied=%d damaged=%v voters=%v outgoing=%v learners=%v\n",
+			m.self, m.up, s.Term, s.Leads, s.Last, s.Committed, s.Applied, s.Damaged, s.Members.Voters, s.Members.Outgoing, s.Members.Learners)
+	}
+	return b.String()
+}
+
+// A tail200 keeps the newest 200 lines written to it.
+type tail200 struct{ lines []string }
+
+func (t *tail200) Write(b []byte) (int, error) {
+	t.lines = append(t.lines, string(b))
+	if len(t.lines) >= 400 {
+		t.lines = slices.Delete(t.lines, 0, len(t.lines)-200)
+	}
+	return len(b), nil
+}
+
+func (t *tail200) String() string { return strings.Join(t.lines[max(0, len(t.lines)-200):], "") }
+
+// invariant returns which one a violation is of.
+func invariant(violation string) string {
+	name, _, _ := strings.Cut(violation, ":")
+	return name
+}
