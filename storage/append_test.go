@@ -405,3 +405,67 @@ func TestCrossedRolls(t *testing.T) {
 		check("unclean", reopen(t, fs, o, nil))
 	}
 }
+
+// TestAllocatesAhead: a file that grows has disk space up to a step ahead of
+// it, taken with few calls, and none once it is sealed or closed. A disk
+// without room for a step takes writes to its last page.
+func TestAllocatesAhead(t *testing.T) {
+	const step = 16 * pageSize
+	fs := NewMemFS(1)
+	l := newTestLog(t, fs, Options{SegmentBytes: aheadParts * step, IndexInterval: 1 << 20})
+	used := func() int64 {
+		total, free, err := fs.Space(".")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return total - free
+	}
+	unused := func() int64 { return used() - l.View().Bytes() } // slack of the last page and other files included
+	one := func() { mustAppend(t, l, 5, maker{value: 1000}.batch(t)) }
+
+	idle := unused()
+	for l.tail.size < step {
+		one()
+	}
+	if n := fs.Count(OpAllocate); n != 0 || unused() > idle+pageSize {
+		t.Fatalf("a file of %d bytes: %d allocations, %d bytes beside its own", l.tail.size, n, unused())
+	}
+	for len(l.sealed) == 0 && l.tail.size < 40*step {
+		one()
+		if unused() < idle || unused() > idle+2*step {
+			t.Fatalf("at %d bytes of log %d more are taken", l.tail.size, unused())
+		}
+	}
+	if n := fs.Count(OpAllocate); n < 20 || n > 40 {
+		t.Fatalf("%d allocations for %d bytes", n, l.tail.size)
+	}
+	for len(l.sealed) == 0 {
+		one()
+	}
+	if unused() > idle+step/2 {
+		t.Fatalf("a sealed segment keeps %d bytes it does not use", unused()-idle)
+	}
+	for l.tail.size < 3*step {
+		one()
+	}
+	closeLog(t, l)
+	if unused() > idle+step/2 {
+		t.Fatalf("a closed log keeps %d bytes it does not use", unused()-idle)
+	}
+
+	fs = NewMemFS(1)
+	l = newTestLog(t, fs, Options{SegmentBytes: aheadParts * step, IndexInterval: 1 << 20})
+	fs.SetCapacity(used() + 40*pageSize)
+	for {
+		_, err := l.Append([]wire.Batch{maker{value: 1000}.batch(t)}, 5, mem.Now{})
+		if errors.Is(err, ErrDiskFull) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l.tail.size < 39*pageSize {
+		t.Fatalf("full after %d bytes with room for %d", l.tail.size, 40*pageSize)
+	}
+}

@@ -306,6 +306,7 @@ func (l *Log) Close() (CleanEnd, error) {
 	if l.broken != nil {
 		return CleanEnd{}, l.broken
 	}
+	l.giveBack()
 	p := l.point
 	if l.dirty || p.Offset != l.tail.end {
 		var err error

@@ -87,7 +87,8 @@ type Log struct {
 	sealed []*segment   // ascending, without the active one; shared with views, replaced on change
 	doomed []*segment   // below start, still on disk
 	active *segment
-	file   File // of active
+	file   File  // of active
+	ahead  int64 // disk space of file is allocated up to here; 0: nothing was
 	tail   tail
 	start  wire.Offset
 	sums   sums  // of sealed
@@ -165,9 +166,34 @@ func (l *Log) begin(base wire.Offset) error {
 		return err
 	}
 	l.home.files.pin(s, f)
-	l.active, l.file, l.tail = s, f, newTail(base)
+	l.active, l.file, l.tail, l.ahead = s, f, newTail(base), 0
 	return nil
 }
+
+// reach allocates disk space ahead of a write that ends at end, in steps and
+// not before a file has shown that it grows: that makes each write cheaper and
+// keeps the file in one piece. Where there is no room for a step, or the file
+// system has no such call, writes take their space as they go.
+func (l *Log) reach(end int64) {
+	step := l.o.SegmentBytes / aheadParts
+	if end <= l.ahead || l.tail.size < step {
+		return
+	}
+	l.ahead = end + step
+	l.file.Allocate(l.tail.size, l.ahead-l.tail.size)
+}
+
+// giveBack frees what reach allocated and no write used.
+func (l *Log) giveBack() {
+	if l.ahead > l.tail.size {
+		l.file.Truncate(l.tail.size) // what is left allocated is no harm
+	}
+	l.ahead = 0
+}
+
+// aheadParts is the part of a segment that is allocated at a time: 16 MiB of
+// the usual 1 GiB.
+const aheadParts = 64
 
 // ID returns the partition's id.
 func (l *Log) ID() wire.PartitionID { return l.home.id }
@@ -338,6 +364,7 @@ func (l *Log) write(bs []wire.Batch, size int64) error {
 			joined = append(joined, b...)
 		}
 	}
+	l.reach(l.tail.size + size)
 	if _, err := l.file.WriteAt(joined, l.tail.size); err != nil {
 		return l.unwrite(err)
 	}
@@ -352,6 +379,7 @@ func (l *Log) write(bs []wire.Batch, size int64) error {
 
 // unwrite cuts off what a failed write may have left.
 func (l *Log) unwrite(err error) error {
+	l.ahead = 0
 	if cut := l.file.Truncate(l.tail.size); cut != nil {
 		l.broken = fmt.Errorf("%s: %w: a write failed (%w) and so did cutting it off: %w", l.active.name(logSuffix), ErrBroken, err, cut)
 		return l.broken
@@ -375,6 +403,7 @@ func (l *Log) undo(to wire.Offset, err error) error {
 // roll seals the active segment and begins the next at the log's end.
 func (l *Log) roll() error {
 	old, t := l.active, l.tail
+	l.giveBack()
 	if err := l.begin(t.end); err != nil {
 		return fmt.Errorf("roll at offset %d: %w", t.end, diskFull(err))
 	}

@@ -110,7 +110,7 @@ func (l *Log) cutActive(to wire.Offset) error {
 	l.home.files.forget(old)
 	s := newSegment(l.home, old.base)
 	l.home.files.pin(s, f)
-	l.active, l.file, l.tail = s, f, t
+	l.active, l.file, l.tail, l.ahead = s, f, t, 0
 	if err := f.Truncate(t.size); err != nil {
 		return err
 	}
