@@ -24,6 +24,11 @@ func (ps producers) verdict(l *load, r *Result) string {
 		worst = max(worst, p.late-p.waited)
 	}
 	if l.rate > 0 {
+		sent := 0.0
+		for _, p := range ps {
+			sent += over(float64(p.gave), p.giving.Seconds())
+		}
+		r.SentRate = &sent
 		ms := float64(late) / 1e6
 		r.LatestMillis = &ms
 		return lateVerdict(worst)

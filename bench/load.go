@@ -49,6 +49,7 @@ type load struct {
 	conns    int
 
 	format, csv, html string
+	profile           string
 	quiet             bool
 
 	serve  []string     // flags for a broker of our own
@@ -106,6 +107,7 @@ func (l *load) timeFlags(f *flags) {
 	f.Var(duration(&l.warmUp), "warm-up", "time before anything counts")
 	f.Var(duration(&l.duration), "duration", "time that counts")
 	f.Var(value[int64]{&l.records, parseCount, formatCount}, "records", "end after so many records instead")
+	f.StringVar(&l.profile, "cpu-profile", "", "write what the client spent its CPU time on to this file, for go tool pprof")
 }
 
 func (l *load) rateFlag(f *flags) {

@@ -309,6 +309,23 @@ func TestParseCount(t *testing.T) {
 	f("NaN", -1)
 }
 
+func TestTimedEvery(t *testing.T) {
+	f := func(l load, want int64) {
+		t.Helper()
+		if got := l.timedEvery(); got != want {
+			t.Fatalf("%+v: one in %d is timed, want %d", l, got, want)
+		}
+	}
+	f(load{size: 99, batch: 64 << 10}, 163)
+	f(load{size: 99, batch: 1 << 20}, 163)
+	f(load{size: 99, batch: 1 << 10}, 3)
+	f(load{size: 16 << 10, batch: 64 << 10}, 1)
+	f(load{size: 1, batch: 64 << 10, rate: 100_000, producers: 1}, 1)
+	f(load{size: 1, batch: 64 << 10, rate: 1_000_000, producers: 1}, 11)
+	f(load{size: 1, batch: 64 << 10, rate: 1_000_000, producers: 5}, 3)
+	f(load{size: 1, batch: 64 << 10, one: true}, 1)
+}
+
 func TestWindow(t *testing.T) {
 	f := func(l load, want int64) {
 		t.Helper()

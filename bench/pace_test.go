@@ -219,7 +219,7 @@ func TestCancel(t *testing.T) {
 		}
 	}
 	f(&load{size: 100, batch: 1024})
-	f(&load{size: 100, batch: 1024, rate: 10})
+	f(&load{size: 100, batch: 1024, rate: 10, producers: 1})
 	f(&load{size: 100, batch: 1024, one: true})
-	f(&load{size: 100, batch: 1024, one: true, rate: 10})
+	f(&load{size: 100, batch: 1024, one: true, rate: 10, producers: 1})
 }

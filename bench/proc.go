@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"runtime/metrics"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
@@ -140,4 +141,18 @@ func (t *target) mark(ctx context.Context) (mark, error) {
 		m.resident, _, _ = residentBytes(t.PID)
 	}
 	return m, nil
+}
+
+// profiled calls f and writes a profile of it, if one was asked for.
+func (l *load) profiled(f func() error) (err error) {
+	if l.profile == "" {
+		return f()
+	}
+	return writeFile(l.profile, func(w io.Writer) error {
+		if err := pprof.StartCPUProfile(w); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+		return f()
+	})
 }

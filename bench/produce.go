@@ -12,8 +12,8 @@ const produceHelp = `Usage: teralog bench produce [flags]
 Writes records as fast as they go, or --rate of them a second, and says how
 long their acknowledgements took: from the call that gave the record, with
 --rate from the moment it was due, whatever became of those before it.
-Batches of 64 KiB hold more records than can be timed for nothing, so of small
-ones, given as fast as they go, one in several is.
+To time a record is not for nothing: of many small ones one in several is, at
+least four a batch, or with --rate 100,000 a second of each producer.
 
   teralog bench produce --size 100 --partitions 12 --acks 1
   teralog bench produce --rate 250k/s --size 1KiB --partitions 12 --tails 1

@@ -37,13 +37,18 @@ func (ps producers) close() {
 	}
 }
 
-// timedEvery says that one record in so many is timed: at least four in a
-// batch. With a rate all are.
+// timedEvery says that one record in so many is timed: at full speed at least
+// four in a batch, with a rate 100,000 a second of each producer.
 func (l *load) timedEvery() int64 {
-	if l.rate > 0 || l.one {
-		return 1
+	n := int64(1)
+	switch {
+	case l.one:
+	case l.rate > 0:
+		n = l.rate / int64(l.producers) / 100_000
+	default:
+		n = min(l.batch/4, 16<<10) / (l.recordBytes() + 1)
 	}
-	return max(min(l.batch/4, 16<<10)/(l.recordBytes()+1), 1) | 1 // odd: batches often hold an even number
+	return max(n, 1) | 1 // odd, since batches and bursts often hold an even number
 }
 
 // run gives records for a span and returns once all are acknowledged.
@@ -110,7 +115,9 @@ type producer struct {
 	m      *meter
 	due    time.Time     // of the record that is given
 	stop   time.Time     // no more is given from here on
-	waited time.Duration // for room
+	gave   int64         // in the last run
+	giving time.Duration // how long that took
+	waited time.Duration // of it, for room
 	late   time.Duration // the most that a record was given after it was due
 
 	// Of the callbacks.
@@ -168,7 +175,7 @@ func (p *producer) publish() {
 
 // run gives records for a span and returns once all have their outcome.
 func (p *producer) run(ctx context.Context, m *meter, s span) (err error) {
-	p.m, p.waited, p.late = m, 0, 0
+	p.m, p.gave, p.waited, p.late = m, 0, 0, 0
 	begin := p.now()
 	limit := int64(1 << 62)
 	if s.records > 0 {
@@ -186,6 +193,7 @@ func (p *producer) run(ctx context.Context, m *meter, s span) (err error) {
 	default:
 		err = p.flatOut(ctx, limit)
 	}
+	p.giving = p.now().Sub(begin)
 	if ctx.Err() != nil {
 		err = nil // whoever ended it wants to see what there is
 	}
@@ -205,17 +213,17 @@ const drainTime = 30 * time.Second
 
 // flatOut gives records as fast as they are taken.
 func (p *producer) flatOut(ctx context.Context, limit int64) error {
-	for n := int64(0); n < limit; {
+	for p.gave < limit {
 		now := p.now()
 		if !now.Before(p.stop) || ctx.Err() != nil {
 			return nil
 		}
 		p.record.Time = now
+		end := min(p.gave+p.every, limit)
 		if err := p.give(ctx, p.timed(now)); err != nil {
 			return err
 		}
-		end := min(n+p.every, limit)
-		for n++; n < end; n++ {
+		for p.gave < end {
 			if err := p.give(ctx, p.plain); err != nil {
 				return err
 			}
@@ -226,20 +234,26 @@ func (p *producer) flatOut(ctx context.Context, limit int64) error {
 
 // paced gives records when they are due, and those that are late at once.
 func (p *producer) paced(ctx context.Context, begin time.Time, limit int64) error {
-	for n := int64(0); n < limit; {
+	for p.gave < limit {
 		now := p.now()
 		if !now.Before(p.stop) || ctx.Err() != nil {
 			return nil
 		}
 		due := min(p.pace.due(now.Sub(begin)), limit)
-		if due == n {
-			p.pause(ctx, begin.Add(p.pace.at(n)).Sub(now))
+		if due == p.gave {
+			p.pause(ctx, begin.Add(p.pace.at(p.gave)).Sub(now))
 			continue
 		}
-		p.late = max(p.late, now.Sub(begin)-p.pace.at(n))
-		for p.record.Time = now; n < due; n++ {
-			p.due = begin.Add(p.pace.at(n))
-			if err := p.give(ctx, p.timed(p.due)); err != nil {
+		p.late = max(p.late, now.Sub(begin)-p.pace.at(p.gave))
+		for p.record.Time = now; p.gave < due; {
+			done, timed := p.plain, p.gave%p.every == 0
+			if timed || p.mark != nil {
+				p.due = begin.Add(p.pace.at(p.gave))
+			}
+			if timed {
+				done = p.timed(p.due)
+			}
+			if err := p.give(ctx, done); err != nil {
 				return err
 			}
 		}
@@ -250,10 +264,10 @@ func (p *producer) paced(ctx context.Context, begin time.Time, limit int64) erro
 // singly gives a record once the one before is acknowledged, and no earlier
 // than it is due.
 func (p *producer) singly(ctx context.Context, begin time.Time, limit int64) error {
-	for n := int64(0); n < limit; n++ {
+	for p.gave < limit {
 		from := p.now()
 		if p.pace.rate > 0 {
-			due := begin.Add(p.pace.at(n))
+			due := begin.Add(p.pace.at(p.gave))
 			for from.Before(due) && from.Before(p.stop) && ctx.Err() == nil {
 				p.pause(ctx, due.Sub(from))
 				from = p.now()
@@ -289,8 +303,9 @@ func (p *producer) timed(from time.Time) func(client.Ack, error) {
 	return s.done
 }
 
-// next puts the next value and key into the record.
+// next puts the next value and key into the record that is about to be given.
 func (p *producer) next() {
+	p.gave++
 	p.record.Value = p.payload[p.at : p.at+p.size : p.at+p.size]
 	if p.at += p.size | 1; p.at >= block {
 		p.at %= block

@@ -21,15 +21,16 @@ type Result struct {
 	Commit   string  `json:"commit"`
 	Asked    Asked   `json:"asked"`
 
-	AskedRate        *int64  `json:"asked_rate"` // records a second
-	RecordsPerSecond float64 `json:"records_per_second"`
-	MBPerSecond      float64 `json:"mb_per_second"`
-	Records          int64   `json:"records"`
-	Bytes            int64   `json:"bytes"` // of keys and values
-	Seconds          float64 `json:"seconds"`
-	Errors           int64   `json:"errors"` // records not acknowledged
-	FirstError       *string `json:"first_error"`
-	Interrupted      bool    `json:"interrupted"`
+	AskedRate        *int64   `json:"asked_rate"` // records a second
+	SentRate         *float64 `json:"sent_rate"`  // while records were being given
+	RecordsPerSecond float64  `json:"records_per_second"`
+	MBPerSecond      float64  `json:"mb_per_second"`
+	Records          int64    `json:"records"`
+	Bytes            int64    `json:"bytes"` // of keys and values
+	Seconds          float64  `json:"seconds"`
+	Errors           int64    `json:"errors"` // records not acknowledged
+	FirstError       *string  `json:"first_error"`
+	Interrupted      bool     `json:"interrupted"`
 
 	Latency    *Latency `json:"latency_us"`
 	AckLatency *Latency `json:"ack_latency_us"` // where latency_us is another
@@ -119,7 +120,7 @@ func (t *target) measure(ctx context.Context, l *load, d *display, work func(con
 		return nil, err
 	}
 	stop := t.watch(d, "", m, s)
-	err = work(ctx, m, s)
+	err = l.profiled(func() error { return work(ctx, m, s) })
 	to, markErr := t.mark(ctx)
 	r.Intervals = stop()
 	r.Interrupted = ctx.Err() != nil

@@ -339,6 +339,7 @@ mb_per_second
 records
 records_per_second
 seconds
+sent_rate
 started
 tail_missing
 tail_records

@@ -48,8 +48,8 @@ func (r *Result) text() string {
 	line("machine", "%v", r.Machine)
 	line("records", "%s in %.1f s", group(r.Records), r.Seconds)
 	rate := fmt.Sprintf("%s records/s   %.1f MB/s", group(int64(r.RecordsPerSecond)), r.MBPerSecond)
-	if r.AskedRate != nil {
-		rate += fmt.Sprintf("   (asked: %s records/s)", group(*r.AskedRate))
+	if r.AskedRate != nil && r.SentRate != nil {
+		rate += fmt.Sprintf("   (asked: %s records/s, sent %s)", group(*r.AskedRate), group(int64(*r.SentRate)))
 	}
 	line("rate", "%s", rate)
 	if r.Latency != nil {
