@@ -1,0 +1,306 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/teralog/teralog/client"
+)
+
+// crowdTrials are those with many of something, and those that look at the
+// broker's own economy.
+func crowdTrials() []trial {
+	steadily := func(ctx context.Context, s *suite) (*outcome, error) {
+		return s.bench(ctx, "produce", "--size", "100", "--partitions", "12", "--rate", "1000000", "--acks", "1", "--warm-up", "2s", "--duration", s.lasting(15*time.Second))
+	}
+	paced := func(tails string) side {
+		return func(ctx context.Context, s *suite) (*outcome, error) {
+			return s.bench(ctx, "produce", "--size", "100", "--rate", "50", "--tails", tails, "--warm-up", "1s", "--duration", s.lasting(5*time.Second))
+		}
+	}
+	conns := idleConnections()
+	return []trial{{
+		section: sectionCrowd, name: "50 records/s to a partition with 1,000 parked readers", against: "the same with none",
+		limit: paced("0"), engine: paced("1000"),
+		figures: []figureOf{latencyAt("ack P99", 3, 1.5, p99)}, takes: 16 * time.Second, pairs: 3,
+	}, {
+		section: sectionCrowd, name: "1,000 records/s while 100 readers read a cached backlog of 256 MiB", against: "the same with none",
+		limit:   func(ctx context.Context, s *suite) (*outcome, error) { return besideReaders(ctx, s, 0) },
+		engine:  func(ctx context.Context, s *suite) (*outcome, error) { return besideReaders(ctx, s, 100) },
+		figures: []figureOf{latencyAt("ack P99", 3, 1.5, p99)}, takes: 18 * time.Second, pairs: 3,
+	}, {
+		section: sectionCrowd, name: group(int64(conns)) + " idle connections",
+		engine: func(ctx context.Context, s *suite) (*outcome, error) {
+			return s.bench(ctx, "idle", "--connections", text(s.scaled(int64(conns))), "--duration", "2s")
+		},
+		figures: []figureOf{{name: "broker memory each", unit: "KiB", floor: 6, aim: 4, of: func(r *outcome) *float64 {
+			if r.Idle == nil {
+				return nil
+			}
+			return ratio(r.Idle.BytesEach, 1024)
+		}}}, takes: 10 * time.Second, pairs: 1,
+	}, {
+		section: sectionSteady, name: "1,000,000 records/s of 100 B, 12 partitions",
+		engine: steadily,
+		figures: []figureOf{
+			{name: "broker heap allocations", unit: "a batch", floor: 2, aim: 1, of: func(r *outcome) *float64 { return r.BrokerAllocsPerBatch }},
+			collecting()},
+		takes: 20 * time.Second, pairs: 1,
+	}, {
+		section: sectionSteady, name: "reading a cached backlog, 1 consumer, 100 B",
+		engine: func(ctx context.Context, s *suite) (*outcome, error) {
+			return s.bench(ctx, "consume", "--size", "100", "--partitions", "12", "--backlog", text(s.scaled(1<<30)), "--warm-up", "1s", "--duration", s.lasting(8*time.Second))
+		},
+		figures: []figureOf{
+			{name: "broker heap allocations", unit: "a MiB", floor: 2, aim: 0.1, of: func(r *outcome) *float64 { return r.BrokerAllocsPerMiB }},
+			collecting()},
+		takes: 12 * time.Second, pairs: 1,
+	}, {
+		section: sectionRestart, name: "kill -9 with 1 GiB above the recovery point", against: "fdatasync, drop, read and check of 1 GiB",
+		limit: func(ctx context.Context, s *suite) (*outcome, error) {
+			r, err := probeReread(ctx, s.dir, s.scaled(1<<30))
+			seconds := over(float64(s.scaled(1<<30))/1e6, r.MBPerSecond)
+			return &outcome{restart: time.Duration(seconds * float64(time.Second))}, err
+		},
+		engine:  restartAfterKill,
+		figures: []figureOf{{name: "time until it is ready", unit: "s", floor: 2.5, aim: 1.5, of: func(r *outcome) *float64 { return ratio(r.restart.Seconds(), 1) }}},
+		takes:   9 * time.Second, pairs: 3, quick: true,
+	}}
+}
+
+// collecting is the garbage collector's share of the broker's CPU time.
+func collecting() figureOf {
+	return figureOf{name: "collector's share of broker CPU", unit: "%", floor: 3, aim: 1, of: func(r *outcome) *float64 { return percent(r.BrokerGCShare) }}
+}
+
+// idleConnections is 15,000, or as many as descriptors allow.
+func idleConnections() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 1000
+	}
+	return int(min(15_000, max(int64(l.Cur)-2000, 100)))
+}
+
+// besideReaders measures a paced producer while readers go over a backlog in
+// another topic.
+func besideReaders(ctx context.Context, s *suite, readers int) (r *outcome, err error) {
+	b, dir, err := s.broker()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Stop(), os.RemoveAll(dir)) }()
+	server := []string{"--server", b.Addr, "--broker-http", b.HTTP, "--broker-pid", text(b.PID)}
+	read := func(consumers int, lasts time.Duration) error {
+		_, err := s.bench(ctx, "consume", append(slices.Clip(server), "--topic", "backlog", "--size", "1KiB", "--consumers", text(consumers),
+			"--backlog", text(s.scaled(256<<20)), "--warm-up", "0s", "--duration", s.lasting(lasts))...)
+		return err
+	}
+	if err := read(1, time.Second); err != nil {
+		return nil, fmt.Errorf("backlog: %w", err)
+	}
+	var reading sync.WaitGroup
+	var readErr error
+	if readers > 0 {
+		reading.Go(func() { readErr = read(readers, 8*time.Second) }) // for as long as the producer, and longer
+	}
+	r, err = s.bench(ctx, "produce", append(slices.Clip(server), "--topic", "tail", "--size", "100", "--rate", "1000", "--warm-up", "2s", "--duration", s.lasting(4*time.Second))...)
+	reading.Wait()
+	return r, errors.Join(err, readErr)
+}
+
+// restartAfterKill fills a log that is not flushed, kills the broker, and times
+// the start that follows.
+func restartAfterKill(ctx context.Context, s *suite) (r *outcome, err error) {
+	b, dir, err := s.broker()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Stop(), os.RemoveAll(dir)) }()
+	const record = 1 << 10
+	records := s.scaled(1<<30) / record
+	r, err = s.bench(ctx, "produce", "--server", b.Addr, "--broker-pid", text(b.PID), "--size", text(record), "--batch", text(1<<20), "--partitions", "1", "--acks", "1",
+		"-c", "segment.bytes=2047MiB", "-c", "flush.bytes=8GiB", "-c", "flush.interval=1h", "--warm-up", "0s", "--records", text(records))
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Kill(); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	b, err = s.start(dir, "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("start after a kill: %w", err)
+	}
+	r.restart = time.Since(began)
+	c, err := client.New(client.Options{Servers: []string{b.Addr}, Name: "teralog-suite"})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	ends, err := c.Offsets(ctx, "bench", client.End())
+	if err == nil && int64(ends[0].Offset) != records {
+		err = fmt.Errorf("%d records were acknowledged, %d are there after a kill", records, ends[0].Offset)
+	}
+	return r, err
+}
+
+// The long ones.
+
+func coldTrial() trial {
+	of := func(name, unit string, higher bool, floor, aim float64, of func(*Backlog) *float64) figureOf {
+		return figureOf{name: name, unit: unit, higher: higher, floor: floor, aim: aim, of: func(r *outcome) *float64 {
+			if r.Backlog == nil {
+				return nil
+			}
+			return of(r.Backlog)
+		}}
+	}
+	return trial{
+		section: sectionLong, name: "cold backlog of 10 GiB read while producing at half speed, 1 KiB",
+		engine: func(ctx context.Context, s *suite) (*outcome, error) {
+			return s.bench(ctx, "backlog", "--backlog", text(s.scaled(10<<30)), "--size", "1KiB", "--partitions", "12", "--acks", "1", "--duration", s.lasting(15*time.Second))
+		},
+		figures: []figureOf{
+			of("read rate", "GB/s", true, 0.4, 1.2, func(b *Backlog) *float64 { return ratio(b.MBPerSecond, 1e3) }),
+			of("producer's P99 over undisturbed", "times", false, 3, 1.5, func(b *Backlog) *float64 { return b.P99Ratio }),
+			of("newest bytes still in memory", "%", true, 80, 95, func(b *Backlog) *float64 { return percent(b.TailInCache) })},
+		takes: 90 * time.Second, pairs: 1,
+	}
+}
+
+func sustainedTrial() trial {
+	const bytes = 10 << 30 // 8 GiB past where write-back begins on a machine of this size
+	return trial{
+		section: sectionLong, name: "10 GiB at full speed, 1 KiB, batches of 1 MiB, 12 partitions", against: "buffered writing with paced write-back",
+		limit: func(ctx context.Context, s *suite) (*outcome, error) {
+			r, err := probePaced(ctx, s.dir, s.scaled(bytes))
+			return &outcome{Result: Result{MBPerSecond: r.MBPerSecond}}, err
+		},
+		engine: func(ctx context.Context, s *suite) (*outcome, error) {
+			return s.bench(ctx, "produce", shape{1 << 10, 1 << 20, 12}.flags("--acks", "1", "--warm-up", "0s", "--records", text(s.scaled(bytes)>>10))...)
+		},
+		figures: []figureOf{throughput(0.4, 0.65)}, takes: 40 * time.Second, pairs: 3,
+	}
+}
+
+func scaleTrial() trial {
+	over := func(partitions int) side {
+		return func(ctx context.Context, s *suite) (*outcome, error) {
+			return s.bench(ctx, "produce", shape{100, 16 << 10, partitions}.flags("--acks", "1", "--warm-up", "3s", "--duration", s.lasting(10*time.Second))...)
+		}
+	}
+	return trial{
+		section: sectionLong, name: "10,000 partitions, 100 B, batches of 16 KiB", against: "12 partitions, equal batches",
+		limit: over(12), engine: over(10_000),
+		figures: []figureOf{throughput(0.5, 0.7)}, takes: 60 * time.Second, pairs: 3,
+	}
+}
+
+// idlePartitionsTrial makes a topic of 10,000 partitions and looks at what the
+// broker has grown by.
+func idlePartitionsTrial() trial {
+	const partitions = 10_000
+	return trial{
+		section: sectionLong, name: group(partitions) + " idle partitions",
+		engine: func(ctx context.Context, s *suite) (r *outcome, err error) {
+			b, dir, err := s.broker()
+			if err != nil {
+				return nil, err
+			}
+			defer func() { err = errors.Join(err, b.Stop(), os.RemoveAll(dir)) }()
+			c, err := client.New(client.Options{Servers: []string{b.Addr}, Name: "teralog-suite", RequestTimeout: 5 * time.Minute})
+			if err != nil {
+				return nil, err
+			}
+			defer c.Close()
+			_, before, err := residentBytes(b.PID)
+			if err != nil {
+				return nil, err
+			}
+			if _, err := c.CreateTopic(ctx, client.TopicSpec{Name: "idle", Partitions: partitions}); err != nil {
+				return nil, err
+			}
+			_, after, err := residentBytes(b.PID)
+			return &outcome{each: float64(after-before) / partitions}, err
+		},
+		figures: []figureOf{{name: "broker memory each", unit: "KiB", floor: 40, aim: 24, of: func(r *outcome) *float64 { return ratio(r.each, 1024) }}},
+		takes:   30 * time.Second, pairs: 1,
+	}
+}
+
+// soakTrial loads a broker for ten minutes and compares its memory in the
+// second minute with that in the last.
+func soakTrial() trial {
+	const lasts = 10 * time.Minute
+	return trial{
+		section: sectionLong, name: "ten minutes of 200,000 records/s of 1 KiB with a tail",
+		engine: func(ctx context.Context, s *suite) (r *outcome, err error) {
+			b, dir, err := s.broker()
+			if err != nil {
+				return nil, err
+			}
+			defer func() { err = errors.Join(err, b.Stop(), os.RemoveAll(dir)) }()
+			watching, stop := context.WithCancel(ctx)
+			samples := make(chan []float64, 1)
+			go func() { samples <- watchMemory(watching, b.PID) }()
+			r, err = s.bench(ctx, "produce", "--server", b.Addr, "--broker-http", b.HTTP, "--broker-pid", text(b.PID), "--rate", text(s.slowed(200_000)),
+				"--size", "1KiB", "--partitions", "12", "--acks", "1", "--tails", "1", "-c", "segment.bytes=64MiB", "-c", "retention.bytes=256MiB", "--duration", s.lasting(lasts))
+			stop()
+			if got := <-samples; r != nil {
+				r.growth = growth(got)
+			}
+			return r, err
+		},
+		figures: []figureOf{
+			{name: "broker memory, last minute over second", unit: "times", floor: 1.1, aim: 1.02, of: func(r *outcome) *float64 { return ratio(r.growth, 1) }},
+			{name: "broker heap allocations", unit: "a batch", floor: 2, aim: 1, of: func(r *outcome) *float64 { return r.BrokerAllocsPerBatch }}, collecting()},
+		takes: lasts + 10*time.Second, pairs: 1,
+	}
+}
+
+// watchMemory returns what a process holds that no file backs, second by
+// second.
+func watchMemory(ctx context.Context, pid int) (bytes []float64) {
+	ticks := time.NewTicker(time.Second)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return bytes
+		case <-ticks.C:
+			if _, anonymous, err := residentBytes(pid); err == nil {
+				bytes = append(bytes, float64(anonymous))
+			}
+		}
+	}
+}
+
+// growth returns the median of the last tenth of samples over that of the
+// second; 0 if they are too few.
+func growth(samples []float64) float64 {
+	tenth := len(samples) / 10
+	if tenth == 0 {
+		return 0
+	}
+	return over(spreadOf(samples[len(samples)-tenth:]).Median, spreadOf(samples[tenth:2*tenth]).Median)
+}
+
+// broker starts one for a trial whose parts share it.
+func (s *suite) broker() (b *Broker, dir string, err error) {
+	dir, err = os.MkdirTemp(s.dir, "broker-")
+	if err != nil {
+		return nil, "", err
+	}
+	if b, err = s.start(dir, "127.0.0.1:0", "--http", "127.0.0.1:0"); err != nil {
+		return nil, "", errors.Join(fmt.Errorf("start a broker: %w", err), os.RemoveAll(dir))
+	}
+	return b, dir, nil
+}
