@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/raft"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
@@ -32,12 +33,12 @@ type Options struct {
 	Clock *mem.Clock
 
 	Queue         int          // commands waiting at most; 0: 1024
-	SnapshotEvery int          // entries from one snapshot to the next; 0: 10,000
+	SnapshotEvery int          // entries after which a snapshot is taken; 0: by their size alone
 	Log           *slog.Logger // nil: none
 }
 
 // A Coord owns the metadata: it decides commands one after the other and keeps
-// the metadata log.
+// the metadata log, whose entries Raft commits.
 //
 // Image, Submit and NextProducer may be called from anywhere. The fields in
 // loop belong to the goroutine inside Run; a simulator takes its place by
@@ -45,31 +46,42 @@ type Options struct {
 type Coord struct {
 	o     Options
 	inbox *mem.Queue[task]
-	image atomic.Pointer[Image] // durable; the loop stores, anyone loads
+	image atomic.Pointer[Image] // committed; the loop stores, anyone loads
 	stops atomic.Bool           // the inbox is closed
 	found storage.RecoveryReport
 
 	loop struct {
-		log     journal
-		tasks   []task        // taken from the inbox, not handled yet
-		draft   *draft        // appended, not durable yet; nil: nothing is
-		answers []answer      // due once draft is durable
-		block   producerBlock // ids to give out
-		entries int           // since the last snapshot
-		bytes   int           // in them
-		err     error         // final
+		log    journal
+		driver *raft.Driver
+		now    mem.Now
+		tasks  []task        // taken from the inbox, not handled yet
+		own    *ownEntry     // proposed here, outcome not known; nil: none
+		next   *draft        // applied, not published yet; nil: nothing is
+		lost   []answer      // of an entry of which nobody knows what becomes of it
+		block  producerBlock // ids to give out
+		err    error         // final
 	}
+}
+
+// An ownEntry is an entry that this node proposed. There is one at a time, so
+// each is handled against the newest state; what comes meanwhile shares the
+// next.
+type ownEntry struct {
+	value   []byte
+	draft   *draft // the image with it
+	answers []answer
+	block   producerBlock
 }
 
 // A journal keeps the metadata log; see metalog.go.
 type journal interface {
-	// append adds one entry at the end. If the disk is full nothing is
-	// appended and the error wraps DISK_FULL; any other is final.
-	append(value []byte, now mem.Now) error
-	// flush makes all that is appended durable. An error is final.
-	flush() error
-	// snapshot keeps the image, so that what came before need not be replayed.
-	snapshot(i *Image) error
+	raft.Store
+	// turn tells the time of what is done next.
+	turn(now mem.Now)
+	// room returns DISK_FULL if there is no room for an entry of n bytes.
+	room(n int) error
+	// lastFull returns why there was no room the last time, nil if there was.
+	lastFull() error
 	close() (storage.CleanEnd, error)
 }
 
@@ -92,16 +104,23 @@ type answer struct {
 // before Run is made by calling Turn until it has nothing to do.
 func Open(dir *storage.Dir, o Options, now mem.Now) (*Coord, error) {
 	o = o.filled()
-	m, i, err := openMetalog(dir, o.Node, o.Log, now)
+	self := raft.Peer{ID: raft.NodeID(o.Node), Incarnation: raft.UUID(dir.ID())}
+	m, err := openMetalog(dir, self, true, o.Log, now)
 	if err != nil {
 		return nil, err
 	}
-	c := newCoord(m, i, o)
+	if m.fresh {
+		if err := raft.Bootstrap(m, raft.Members{Voters: []raft.Peer{self}}); err != nil {
+			return nil, m.giveUp(err)
+		}
+	}
+	c := newCoord(m, o)
 	c.found = m.log.Recovery()
-	c.loop.entries = m.unsnapshotted()
-	if err := c.maybeSnapshot(); err != nil {
-		m.abandon()
-		return nil, err
+	if err := c.start(self, raft.UUID(dir.Cluster()), now); err != nil {
+		return nil, m.giveUp(err)
+	}
+	if err := m.checkpoint(); err != nil {
+		return nil, m.giveUp(err)
 	}
 	return c, nil
 }
@@ -110,18 +129,15 @@ func (o Options) filled() Options {
 	if o.Queue == 0 {
 		o.Queue = 1024
 	}
-	if o.SnapshotEvery == 0 {
-		o.SnapshotEvery = 10_000
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o
 }
 
-func newCoord(log journal, i *Image, o Options) *Coord {
+func newCoord(log journal, o Options) *Coord {
 	c := &Coord{o: o, inbox: mem.NewQueue[task](o.Queue)}
-	c.image.Store(i)
+	c.image.Store(emptyImage)
 	c.loop.log = log
 	return c
 }
@@ -158,6 +174,7 @@ func (c *Coord) push(t task) {
 		c.inbox.Hand()
 	}
 	if ok {
+		c.loop.driver.Wake()
 		return
 	}
 	if c.stops.Load() {
@@ -171,35 +188,52 @@ func (c *Coord) push(t task) {
 func (c *Coord) stop() {
 	c.stops.Store(true)
 	c.inbox.Close()
+	c.loop.driver.Wake()
 }
 
-// Turn takes one step: it makes durable what the last step appended, publishes
-// the image and answers, or it handles the commands that wait and appends what
-// they change as one entry. It returns whether there was anything to do. The
-// error wraps ErrFailed.
+// Turn takes one step: it handles the commands that wait and proposes what they
+// change as one entry, if no other one is under way, and turns Raft once, which
+// makes entries durable, commits and applies them. It returns whether there was
+// anything to do. The error wraps ErrFailed.
 func (c *Coord) Turn(now mem.Now) (worked bool, err error) {
 	if c.loop.err != nil {
 		return false, c.loop.err
 	}
-	if c.loop.draft != nil {
-		return true, c.flush()
+	c.loop.now = now
+	c.loop.log.turn(now)
+	handled := c.handle(now)
+	worked, err = c.loop.driver.Turn()
+	if err == nil {
+		err = c.loop.err
 	}
-	if len(c.loop.tasks) == 0 && c.inbox.Len() > 0 {
-		c.loop.tasks, _ = c.inbox.PopAll(c.loop.tasks)
-		c.inbox.Free() // another goroutine may be the next to turn
+	if err != nil {
+		return true, c.fail(err)
 	}
-	if len(c.loop.tasks) == 0 {
-		return false, nil
-	}
-	return true, c.handle(now)
+	c.publish()
+	c.tellLost(wire.CodeTimeout, "another node leads the metadata now; the change may yet take effect")
+	return worked || handled, nil
 }
 
 // maxEntry is the size in bytes at which an entry takes no further change. The
 // largest change, a topic of MaxTopicPartitions, comes on top of it.
 const maxEntry = 512 << 10
 
-// handle decides the commands at hand, as many as one entry holds.
-func (c *Coord) handle(now mem.Now) error {
+// handle decides the commands that wait, as many as one entry holds. They wait
+// for the entries before: until those are applied the newest state is not known.
+func (c *Coord) handle(now mem.Now) (worked bool) {
+	if c.loop.own != nil {
+		return false
+	}
+	if len(c.loop.tasks) == 0 && c.inbox.Len() > 0 {
+		c.loop.tasks, _ = c.inbox.PopAll(c.loop.tasks)
+		c.inbox.Free() // another goroutine may be the next to turn
+	}
+	if len(c.loop.tasks) == 0 {
+		return false
+	}
+	if s := c.loop.driver.Status(); !s.Leads || s.Applied < s.Last {
+		return c.refuseToLead(s)
+	}
 	p := proposal{image: c.Image(), block: c.loop.block}
 	e := env{now: now, node: c.o.Node, dirs: c.o.Dirs(), newTopicID: c.o.NewTopicID}
 	done := 0
@@ -214,74 +248,77 @@ func (c *Coord) handle(now mem.Now) error {
 	if p.draft == nil {
 		c.loop.block = p.block
 		tell(p.answers)
-		return nil
+		return true
 	}
 	value := joinEntry(p.count, p.changes)
-	switch err := c.loop.log.append(value, now); {
-	case errors.Is(err, wire.CodeDiskFull):
-		for _, a := range p.answers {
-			a.done(Result{}, wire.Errorf(wire.CodeDiskFull, "the metadata log has no room left"))
-		}
-		return nil
-	case err != nil:
-		c.loop.answers = p.answers
-		return c.fail(err)
+	if err := c.loop.log.room(len(value)); err != nil {
+		refuse(p.answers, wire.CodeDiskFull, fmt.Sprintf("the metadata log has no room left: %v", err))
+		return true
 	}
-	c.loop.block, c.loop.draft, c.loop.answers = p.block, p.draft, p.answers
-	c.loop.entries++
-	c.loop.bytes += len(value)
-	return nil
+	c.loop.own = &ownEntry{value, p.draft, p.answers, p.block}
+	c.loop.driver.Propose(value, c.settled)
+	return true
 }
 
-// flush completes what handle appended.
-func (c *Coord) flush() error {
-	if err := c.loop.log.flush(); err != nil {
-		return c.fail(err)
+// refuseToLead answers the commands that wait, unless this node leads and will
+// soon handle them.
+func (c *Coord) refuseToLead(s raft.Status) (worked bool) {
+	if s.Leads {
+		return false
 	}
-	c.image.Store(&c.loop.draft.Image)
-	answers := c.loop.answers
-	c.loop.draft, c.loop.answers = nil, nil
-	tell(answers)
-	return c.maybeSnapshot()
+	tasks := c.loop.tasks
+	c.loop.tasks = nil
+	for _, t := range tasks {
+		t.done(Result{}, notLeading(s))
+	}
+	return true
 }
 
-// snapshotBytes is the size of the entries after which a snapshot is taken even
-// if they are few.
-const snapshotBytes = 32 << 20
+func notLeading(s raft.Status) error {
+	if s.Leader == (raft.Peer{}) {
+		return wire.Errorf(wire.CodeNotLeader, "no node leads the metadata at the moment")
+	}
+	return wire.Errorf(wire.CodeNotLeader, "node %d leads the metadata", s.Leader.ID)
+}
 
-// maybeSnapshot takes a snapshot if enough came since the last one. A full disk
-// is no fault: the log still has everything.
-func (c *Coord) maybeSnapshot() error {
-	if c.loop.entries < c.o.SnapshotEvery && c.loop.bytes < snapshotBytes {
-		return nil
+// settled is told what became of the entry proposed here.
+func (c *Coord) settled(_ raft.Index, err error) {
+	own := c.loop.own
+	c.loop.own = nil
+	if err == nil {
+		c.publish()
+		c.loop.block = own.block
+		tell(own.answers)
+		return
 	}
-	c.loop.entries, c.loop.bytes = 0, 0
-	err := c.loop.log.snapshot(c.Image())
-	if errors.Is(err, wire.CodeDiskFull) {
-		c.o.Log.Warn("no room for a metadata snapshot", "err", err)
-		return nil
+	c.loop.block = producerBlock{}
+	if errors.Is(err, raft.ErrIndefinite) {
+		c.loop.lost = own.answers
+		return
 	}
-	if err != nil {
-		return c.fail(err)
-	}
-	return nil
+	refuse(own.answers, wire.CodeNotLeader, fmt.Sprintf("the change was not made: %v", err))
+}
+
+// tellLost answers those of whose entry nobody knows.
+func (c *Coord) tellLost(code wire.Code, why string) {
+	answers := c.loop.lost
+	c.loop.lost = nil
+	refuse(answers, code, why)
 }
 
 // fail ends the Coord: after a failed write or fsync nothing may be believed
 // that was not durable before.
 func (c *Coord) fail(err error) error {
 	c.loop.err = fmt.Errorf("%w: %w", ErrFailed, err)
-	for _, a := range c.loop.answers {
-		a.done(Result{}, wire.Errorf(wire.CodeStorageError, "the metadata log failed while the change was written"))
-	}
-	c.loop.draft, c.loop.answers = nil, nil
+	c.loop.driver.Close()
+	c.tellLost(wire.CodeStorageError, "the metadata log failed while the change was written")
 	c.stop()
-	c.refuse(wire.CodeOffline, "the metadata log has failed")
+	c.refuseTasks(wire.CodeOffline, "the metadata log has failed")
 	return c.loop.err
 }
 
-// refuse answers all that still waits. The inbox is closed.
-func (c *Coord) refuse(code wire.Code, why string) {
+// refuseTasks answers all that still waits. The inbox is closed.
+func (c *Coord) refuseTasks(code wire.Code, why string) {
 	if c.inbox.Len() > 0 {
 		c.loop.tasks, _ = c.inbox.PopAll(c.loop.tasks)
 	}
@@ -292,23 +329,31 @@ func (c *Coord) refuse(code wire.Code, why string) {
 }
 
 // Close closes the metadata log and returns its end for the clean mark of its
-// data directory. Run has returned, or never ran, and no Turn follows. What is
-// appended is made durable and answered; what only waits is refused.
+// data directory. Run has returned, or never ran, and no Turn follows. What was
+// proposed is committed and answered, if it can be; what only waits is refused.
 func (c *Coord) Close() (storage.CleanEnd, error) {
 	c.stop()
-	if c.loop.draft != nil {
-		_ = c.flush() // an error stays in loop.err
+	c.refuseTasks(wire.CodeShuttingDown, "the node stops")
+	for worked := true; worked && c.loop.own != nil; {
+		worked, _ = c.Turn(c.loop.now) // an error stays in loop.err
 	}
-	c.refuse(wire.CodeShuttingDown, "the node stops")
+	c.loop.driver.Close()
+	c.tellLost(wire.CodeTimeout, "the node stopped; the change may yet take effect")
+	end, err := c.loop.log.close()
 	if c.loop.err != nil {
-		_, err := c.loop.log.close()
 		return storage.CleanEnd{}, errors.Join(c.loop.err, err)
 	}
-	return c.loop.log.close()
+	return end, err
 }
 
 func tell(as []answer) {
 	for _, a := range as {
 		a.done(a.result, a.err)
+	}
+}
+
+func refuse(as []answer, code wire.Code, why string) {
+	for _, a := range as {
+		a.done(Result{}, wire.Errorf(code, "%s", why))
 	}
 }

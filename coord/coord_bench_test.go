@@ -13,8 +13,10 @@ func BenchmarkCreate(b *testing.B) {
 		b.Run(fmt.Sprint(others), func(b *testing.B) {
 			full := manyTopics(others)
 			for b.Loop() {
-				c := testCoord(&memJournal{}, Options{})
-				c.image.Store(full)
+				c := testCoord(newJournal(), Options{})
+				i := *full
+				i.version = c.Image().version
+				c.image.Store(&i)
 				for n := range 1000 {
 					c.Submit(create(fmt.Sprintf("new%d", n), 1), func(Result, error) {})
 				}
@@ -47,7 +49,7 @@ func BenchmarkReplay(b *testing.B) {
 		}
 		entry := joinEntry(topics, value)
 		d.version = 0
-		kept := appendSnapshot(nil, snapshot{1, nil, &d.Image})
+		kept := snapshotOf(&d.Image, 1)
 
 		b.Run(fmt.Sprintf("log/%dx%d", topics, partitions), func(b *testing.B) {
 			b.SetBytes(int64(len(entry)))
@@ -64,7 +66,7 @@ func BenchmarkReplay(b *testing.B) {
 		b.Run(fmt.Sprintf("snapshot/%dx%d", topics, partitions), func(b *testing.B) {
 			b.SetBytes(int64(len(kept)))
 			for b.Loop() {
-				if _, err := readSnapshot(kept); err != nil {
+				if _, _, err := readSnapshotOf(kept); err != nil {
 					b.Fatal(err)
 				}
 			}

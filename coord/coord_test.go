@@ -6,25 +6,47 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 
 	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/raft"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
-// A memJournal keeps entries in memory and fails as it is told.
+// A memJournal is a store in memory that fails as it is told, and shows which
+// commands are in it.
 type memJournal struct {
-	entries   [][]byte
-	durable   int
+	*raft.MemStore
+	entries   [][]byte // of commands
+	durable   int      // of them
 	snapshots []*Image
 
-	appendErr, flushErr, snapshotErr error // for the next call
+	roomErr, appendErr, flushErr, snapshotErr error // for the next call
 }
 
-func (j *memJournal) append(value []byte, now mem.Now) error {
+func newJournal() *memJournal {
+	j := &memJournal{MemStore: raft.NewMemStore()}
+	if err := raft.Bootstrap(j, raft.Members{Voters: []raft.Peer{seven}}); err != nil {
+		panic(err)
+	}
+	return j
+}
+
+func (j *memJournal) turn(mem.Now) {}
+
+func (j *memJournal) room(int) error {
+	err := j.roomErr
+	j.roomErr = nil
+	return err
+}
+
+func (j *memJournal) lastFull() error { return nil }
+
+func (j *memJournal) Append(entries []raft.Entry) error {
 	if err := j.appendErr; err != nil {
 		j.appendErr = nil
 		return err
@@ -32,24 +54,32 @@ func (j *memJournal) append(value []byte, now mem.Now) error {
 	if j.durable != len(j.entries) {
 		panic("BUG: an entry is appended while another is being flushed")
 	}
-	j.entries = append(j.entries, bytes.Clone(value))
-	return nil
+	for _, e := range entries {
+		if e.Kind == raft.Command {
+			j.entries = append(j.entries, e.Data)
+		}
+	}
+	return j.MemStore.Append(entries)
 }
 
-func (j *memJournal) flush() error {
+func (j *memJournal) Sync() error {
 	if j.flushErr != nil {
 		return j.flushErr
 	}
 	j.durable = len(j.entries)
-	return nil
+	return j.MemStore.Sync()
 }
 
-func (j *memJournal) snapshot(i *Image) error {
+func (j *memJournal) SaveSnapshot(s raft.Snapshot, state []byte, keepAfter raft.Index) error {
 	if j.snapshotErr != nil {
 		return j.snapshotErr
 	}
+	i, err := readImage(state)
+	if err != nil {
+		return err
+	}
 	j.snapshots = append(j.snapshots, i)
-	return nil
+	return j.MemStore.SaveSnapshot(s, state, keepAfter)
 }
 
 func (j *memJournal) close() (storage.CleanEnd, error) { return storage.CleanEnd{}, nil }
@@ -58,7 +88,11 @@ func (j *memJournal) close() (storage.CleanEnd, error) { return storage.CleanEnd
 func testCoord(j journal, o Options) *Coord {
 	e := testEnv()
 	o.Node, o.NewTopicID, o.Dirs = e.node, e.newTopicID, func() []DirSpace { return e.dirs }
-	return newCoord(j, emptyImage, o.filled())
+	c := newCoord(j, o.filled())
+	if err := c.start(seven, raft.UUID{1}, mem.Now{}); err != nil {
+		panic(err)
+	}
+	return c
 }
 
 // An outcome is what became of a submitted command.
@@ -95,18 +129,19 @@ func turn(t *testing.T, c *Coord) {
 
 // TestNothingBeforeDurable looks at what is told between the steps of a turn.
 func TestNothingBeforeDurable(t *testing.T) {
-	j := &memJournal{}
+	j := newJournal()
 	c := testCoord(j, Options{})
+	before := c.Image()
 	os := submit(c, create("a", 1), create("a", 1), create("b", 1), DeleteTopic{ID: 2000})
 	var producer wire.ProducerID
 	c.NextProducer(func(id wire.ProducerID, err error) { producer = id })
 
-	if worked, err := c.Turn(mem.Now{}); !worked || err != nil || len(j.entries) != 1 || j.durable != 0 {
+	if worked, err := c.Turn(mem.Now{}); !worked || err != nil || len(j.entries) != 1 || j.durable != 1 {
 		t.Fatalf("first step: %v, %v, %d entries", worked, err, len(j.entries))
 	}
 	for i, o := range os {
-		if o.told != 0 || producer != 0 || c.Image() != emptyImage {
-			t.Fatalf("command %d was answered before it was durable: %+v, producer %d", i, o, producer)
+		if o.told != 0 || producer != 0 || c.Image() != before {
+			t.Fatalf("command %d was answered before it was committed: %+v, producer %d", i, o, producer)
 		}
 	}
 	late := submit(c, create("c", 1))
@@ -141,7 +176,7 @@ func TestNothingBeforeDurable(t *testing.T) {
 func TestOneFlushForMany(t *testing.T) {
 	f := func(commands int, partitions int32, entries int) {
 		t.Helper()
-		j := &memJournal{}
+		j := newJournal()
 		c := testCoord(j, Options{})
 		var cmds []Command
 		for n := range commands {
@@ -170,7 +205,7 @@ func TestOneFlushForMany(t *testing.T) {
 }
 
 func TestProducersOfOneBlock(t *testing.T) {
-	j := &memJournal{}
+	j := newJournal()
 	c := testCoord(j, Options{})
 	seen := map[wire.ProducerID]bool{}
 	for n := range 2*producerBlockSize + 1 {
@@ -191,12 +226,12 @@ func TestProducersOfOneBlock(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
-	j := &memJournal{}
+	j := newJournal()
 	c := testCoord(j, Options{})
 	f := func(full bool, want error) {
 		t.Helper()
 		if full {
-			j.appendErr = fmt.Errorf("append: %w", storage.ErrDiskFull)
+			j.roomErr = storage.ErrDiskFull
 		}
 		before := c.Image()
 		os := submit(c, create("a", 1))
@@ -220,9 +255,12 @@ func TestDiskFull(t *testing.T) {
 // TestFailure expects the first failed write, flush or snapshot to be the end.
 func TestFailure(t *testing.T) {
 	eio := errors.New("I/O error")
-	f := func(j *memJournal, pending, queued, later wire.Code) {
+	f := func(spoil func(*memJournal), every int, pending, queued, later wire.Code) {
 		t.Helper()
-		c := testCoord(j, Options{SnapshotEvery: 1})
+		j := newJournal()
+		c := testCoord(j, Options{SnapshotEvery: every})
+		spoil(j)
+		before := c.Image()
 		os := submit(c, create("a", 1))
 		_, err := c.Turn(mem.Now{})
 		os = append(os, submit(c, create("b", 1))...)
@@ -241,7 +279,7 @@ func TestFailure(t *testing.T) {
 		if worked, again := c.Turn(mem.Now{}); worked || again != err {
 			t.Fatalf("a turn after the end: %v, %v", worked, again)
 		}
-		if (c.Image() == emptyImage) != (pending != wire.CodeOK) {
+		if (c.Image() == before) != (pending != wire.CodeOK) {
 			t.Fatalf("image %d", c.Image().Version())
 		}
 		if _, err := c.Close(); !errors.Is(err, ErrFailed) {
@@ -249,32 +287,34 @@ func TestFailure(t *testing.T) {
 		}
 	}
 
-	f(&memJournal{appendErr: eio}, wire.CodeStorageError, wire.CodeShuttingDown, wire.CodeShuttingDown)
-	f(&memJournal{flushErr: eio}, wire.CodeStorageError, wire.CodeOffline, wire.CodeShuttingDown)
-	f(&memJournal{snapshotErr: eio}, wire.CodeOK, wire.CodeOffline, wire.CodeShuttingDown)
+	f(func(j *memJournal) { j.appendErr = eio }, 3, wire.CodeStorageError, wire.CodeShuttingDown, wire.CodeShuttingDown)
+	f(func(j *memJournal) { j.flushErr = eio }, 3, wire.CodeStorageError, wire.CodeShuttingDown, wire.CodeShuttingDown)
+	f(func(j *memJournal) { j.snapshotErr = eio }, 3, wire.CodeOK, wire.CodeOffline, wire.CodeShuttingDown)
 }
 
 func TestSnapshotsAreTaken(t *testing.T) {
-	j := &memJournal{}
+	j := newJournal()
 	c := testCoord(j, Options{SnapshotEvery: 3})
 	for n := range 10 {
-		if n == 4 {
-			j.snapshotErr = storage.ErrDiskFull // that of n = 5 fails
-		}
-		if n == 6 {
-			j.snapshotErr = nil
+		j.snapshotErr = nil
+		if n == 3 {
+			j.snapshotErr = raft.ErrNoRoom
 		}
 		submit(c, create(fmt.Sprint("t", n), 1))
 		turn(t, c)
 	}
-	if len(j.snapshots) != 2 || j.snapshots[0].Version() != 2 || j.snapshots[1].Version() != 8 {
-		t.Fatalf("%d snapshots", len(j.snapshots))
+	var got []wire.Offset
+	for _, i := range j.snapshots {
+		got = append(got, i.Version())
+	}
+	if want := []wire.Offset{2, 8, 11}; !slices.Equal(got, want) { // that of 5 had no room
+		t.Fatalf("snapshots of versions %d, want %d", got, want)
 	}
 }
 
 // TestSnapshotsBySize takes few entries, but large ones.
 func TestSnapshotsBySize(t *testing.T) {
-	j := &memJournal{}
+	j := newJournal()
 	c := testCoord(j, Options{})
 	bytes := 0
 	for len(j.snapshots) == 0 {
@@ -299,7 +339,7 @@ func TestSnapshotsBySize(t *testing.T) {
 }
 
 func TestBusy(t *testing.T) {
-	c := testCoord(&memJournal{}, Options{Queue: 2})
+	c := testCoord(newJournal(), Options{Queue: 2})
 	os := submit(c, create("a", 1), create("b", 1), create("c", 1))
 	var busy *wire.Error
 	if os[1].told != 0 || !errors.As(os[2].err, &busy) || busy.Code != wire.CodeBusy || busy.RetryAfter <= 0 {
@@ -312,7 +352,7 @@ func TestBusy(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	j := &memJournal{}
+	j := newJournal()
 	c := testCoord(j, Options{})
 	os := submit(c, create("a", 1))
 	if _, err := c.Turn(mem.Now{}); err != nil {
@@ -332,7 +372,7 @@ func TestClose(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := &memJournal{}
+		j := newJournal()
 		c := testCoord(j, Options{Clock: mem.NewClock()})
 		ctx, cancel := context.WithCancel(t.Context())
 		ran := make(chan error)
@@ -371,7 +411,9 @@ func TestRun(t *testing.T) {
 
 func TestRunEndsWithTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := testCoord(&memJournal{flushErr: storage.ErrSync}, Options{Clock: mem.NewClock()})
+		j := newJournal()
+		c := testCoord(j, Options{Clock: mem.NewClock()})
+		j.flushErr = storage.ErrSync
 		ran := make(chan error)
 		go func() { ran <- c.Run(t.Context()) }()
 		o := submit(c, create("a", 1))
@@ -388,7 +430,7 @@ func TestRunEndsWithTheLog(t *testing.T) {
 func replayAll(t *testing.T, i *Image, entries [][]byte) *Image {
 	t.Helper()
 	d := i.edit()
-	for _, b := range entries[i.version+1:] {
+	for _, b := range entries[i.version-1:] { // a membership and a no-op stand before the first
 		e, err := readEntry(b)
 		if err == nil {
 			err = d.replay(d.version+1, e)
@@ -406,7 +448,7 @@ func replayAll(t *testing.T, i *Image, entries [][]byte) *Image {
 func TestReplay(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		j := &memJournal{}
+		j := newJournal()
 		c := testCoord(j, Options{SnapshotEvery: 1 + rng.IntN(20)})
 		m := model{topics: map[string]wire.TopicID{}, deleted: map[wire.TopicID]bool{}, requests: map[wire.UUID]wire.TopicID{}}
 		for range 150 {
@@ -414,22 +456,24 @@ func TestReplay(t *testing.T) {
 				m.submit(t, c, rng)
 			}
 			if rng.IntN(10) == 0 {
-				j.appendErr = storage.ErrDiskFull
+				j.roomErr = storage.ErrDiskFull
 			}
 			turn(t, c)
-			j.appendErr = nil
+			j.roomErr = nil
 		}
 		m.compare(t, c.Image())
 		want := state(c.Image())
-		if got := replayAll(t, emptyImage, j.entries); !bytes.Equal(state(got), want) || got.partitions != c.Image().partitions {
+		blank := &emptyImage.edit().Image
+		blank.version = 1
+		if got := replayAll(t, blank, j.entries); !bytes.Equal(state(got), want) || got.partitions != c.Image().partitions {
 			t.Fatalf("seed %d: the replay differs", seed)
 		}
 		for n, i := range j.snapshots {
-			s, err := readSnapshot(appendSnapshot(nil, snapshot{1, nil, i}))
+			_, again, err := readSnapshotOf(snapshotOf(i, 1))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := replayAll(t, s.image, j.entries); !bytes.Equal(state(got), want) || got.Hosted(dirA) != c.Image().Hosted(dirA) {
+			if got := replayAll(t, again, j.entries); !bytes.Equal(state(got), want) || got.Hosted(dirA) != c.Image().Hosted(dirA) {
 				t.Fatalf("seed %d: the replay from snapshot %d differs", seed, n)
 			}
 		}

@@ -3,23 +3,31 @@
 //
 // Handle, then replay. A command is handled against the newest state and
 // yields records or an error; it changes nothing. The records of all commands
-// that waited are appended to the metadata log as one entry, and only replaying
-// an entry changes state. Live traffic, recovery and tests therefore run the
-// same code, and equal logs give equal state.
+// that waited are proposed to Raft as one entry, and only replaying a committed
+// entry changes state. Live traffic, recovery and tests therefore run the same
+// code, and equal logs give equal state.
 //
-//	Submit ─▶ mailbox ─▶ one Turn: handle ─▶ records ─▶ replay into a draft ─▶ append
-//	                     the next: fsync ─▶ the draft becomes the Image ─▶ answers
+//	Submit ─▶ mailbox ─▶ one Turn: handle ─▶ records ─▶ replay into a draft ─▶ propose ─▶ append, fsync
+//	                     the next: committed ─▶ the draft becomes the Image ─▶ answers
 //
-// Nothing is answered, and no reader sees anything, before the fsync that makes
-// it durable. While a flush runs nothing is appended. So a valid entry after
-// bad bytes proves that those bytes were durable once: they are damaged, not
-// torn, and the node refuses to start.
+// Nothing is answered, and no reader sees anything, before it is committed. One
+// entry is under way at a time, so each is handled against the newest state.
 //
 // The metadata log lies in metadata/ of the first data directory, in the format
-// of every partition log (topic id 1, partition 0). It is the log of a Raft
-// cluster of one: an entry is one batch of one record, its index is its offset
-// plus 1, its term the batch's leader epoch. Beside it stand
+// of every partition log (topic id 1, partition 0). It is a raft.Store: an entry
+// is one batch of one record, its index is its offset plus 1, its term the
+// batch's leader epoch. A node alone is a cluster of one. Beside the log stand
 //
 //	vote                term and vote, in two slots written in turn
-//	<index>.snapshot    the whole state before that offset; the newest two are kept
+//	<index>.snapshot    the state up to that index; the newest two are kept
+//	damaged             entries that were durable cannot be read (mark.go)
+//
+// Nothing is appended while a flush runs, and each batch says how many before it
+// share its flush. So a good batch behind bad bytes proves whether those were
+// durable once: then they are damaged, else torn. With damage a node alone
+// refuses to start; one of several takes no part until a leader has replaced
+// what it lost.
+//
+// A snapshot that came from a leader decides by its rename: the log is made to
+// go on at its end, by an empty batch over the offsets it skips.
 package coord

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/teralog/teralog/raft"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -37,21 +38,28 @@ func frozenSamples(t *testing.T) []sample {
 		all = append(all, sample{strings.TrimPrefix(fmt.Sprintf("%T", r), "coord."), b, rewrite})
 	}
 	return append(all,
-		sample{"members", appendMembers(nil, []wire.NodeID{7, 8}), func(b []byte) ([]byte, error) {
-			nodes, err := readMembers(b)
-			return appendMembers(nil, nodes), err
+		sample{"members2", appendMembers(nil, someMembers()), func(b []byte) ([]byte, error) {
+			members, err := readMembers(b, seven)
+			return appendMembers(nil, members), err
+		}},
+		sample{"mark", appendMark(nil, 77), func(b []byte) ([]byte, error) {
+			i, err := readMark(b)
+			return appendMark(nil, i), err
 		}},
 		sample{"vote", appendVote(nil, vote{9, 5, 7, dirA}), func(b []byte) ([]byte, error) {
 			v, err := readVote(b)
 			return appendVote(nil, v), err
 		}},
-		sample{"snapshot", appendSnapshot(nil, snapshot{5, []wire.NodeID{7}, i}), func(b []byte) ([]byte, error) {
-			s, err := readSnapshot(b)
-			if err != nil {
-				return nil, err
-			}
-			return appendSnapshot(nil, s), nil
+		sample{"snapshot2", snapshotOf(i, 5), func(b []byte) ([]byte, error) {
+			s, state, err := readSnapshot(b, seven)
+			return appendSnapshot(nil, s.Snapshot, state), err
 		}})
+}
+
+// someMembers is a membership with one of each list.
+func someMembers() []byte {
+	eight := raft.Peer{ID: 8, Incarnation: raft.UUID(dirB)}
+	return raft.AppendMembers(nil, raft.Members{Voters: []raft.Peer{seven, eight}, Outgoing: []raft.Peer{seven}, Learners: []raft.Peer{{ID: 9, Incarnation: raft.UUID{9}}}})
 }
 
 // TestFrozen holds every form to the bytes it had when it was first written. A
@@ -68,6 +76,7 @@ func TestFrozen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	readOld(t, frozen)
 	samples := frozenSamples(t)
 	if len(frozen) != len(samples) {
 		t.Fatalf("%d samples are frozen, there are %d", len(frozen), len(samples))
@@ -81,4 +90,25 @@ func TestFrozen(t *testing.T) {
 			t.Errorf("%s is read back as\n%x, %v", s.name, again, err)
 		}
 	}
+}
+
+// readOld reads the forms that are not written any more, and takes them from
+// what is frozen.
+func readOld(t *testing.T, frozen map[string][]byte) {
+	t.Helper()
+	want := someImage(t)
+	s, i, err := readSnapshotOf(frozen["snapshot"])
+	if err != nil || s.version != 1 || s.Term != 5 || s.Index != indexOf(want.version) || !bytes.Equal(state(i), state(want)) ||
+		len(s.Members.Voters) != 1 || s.Members.Voters[0] != seven {
+		t.Errorf("snapshot is read back as %+v, %v", s, err)
+	}
+	if _, err := readMembers(frozen["members"], seven); err == nil || !strings.Contains(err.Error(), "kept by the nodes [7 8]") {
+		t.Errorf("members of two nodes: %v", err)
+	}
+	members, err := readMembers([]byte{1, 1, 7, 0, 0, 0}, seven)
+	if err != nil || !bytes.Equal(members, raft.AppendMembers(nil, s.Members)) {
+		t.Errorf("members of one node are read back as %x, %v", members, err)
+	}
+	delete(frozen, "snapshot")
+	delete(frozen, "members")
 }

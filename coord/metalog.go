@@ -4,29 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 
 	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/raft"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
 // ErrDamaged says that the metadata that was durable once cannot be read back
-// whole. The node does not start, since it would forget topics and take their
-// records for orphans. Nothing is changed by finding that out.
+// whole, and no other node can mend it. The node does not start, since it would
+// forget topics and take their records for orphans. Nothing is changed by
+// finding that out.
 var ErrDamaged = errors.New("the metadata is damaged")
 
 // remedy is what an operator can do about ErrDamaged.
 const remedy = "the data directories are untouched; put back metadata/ of the first data directory from a copy of this node, or a copy of all its data directories"
-
-// An entryKey is the key of a record of the metadata log: what its value is.
-type entryKey byte
-
-const (
-	keyNoOp       entryKey = 0 // no value: a term begins
-	keyCommand    entryKey = 1 // an entry
-	keyMembership entryKey = 2 // the nodes that keep the metadata log
-)
 
 // metadataID is the partition that the metadata log is.
 var metadataID = wire.PartitionID{Topic: wire.MetadataTopic}
@@ -34,65 +28,83 @@ var metadataID = wire.PartitionID{Topic: wire.MetadataTopic}
 // metadataName is the name of the metadata log's topic and folder.
 const metadataName = "metadata"
 
-// segmentBytes is the size of a segment of the metadata log. Whole ones go once
-// two snapshots stand for what is in them.
-const segmentBytes = 16 << 20
+const (
+	// segmentBytes is the size of a segment of the metadata log. Whole ones go
+	// once two snapshots stand for what is in them.
+	segmentBytes = 4 << 20
+	// togetherBytes bounds a batch that may share a flush with those before it,
+	// inclusive: recovery looks into those (storage.Unsynced).
+	togetherBytes = 128 << 10
+	// writeBatches and writeBytes bound what is encoded for one write.
+	writeBatches = 1024
+	writeBytes   = 4 << 20
+)
 
-// A metalog is the metadata log of a cluster of one node, with its vote and its
-// snapshots. Each entry is one batch of one record, and each is durable before
-// the next is appended.
+// A metalog keeps what Raft must not forget in metadata/ of a data directory:
+// the log, an entry a batch, the vote, snapshots, and the mark of damage. It is
+// used by one goroutine; what an fsync or a write fails in fails the directory.
 type metalog struct {
-	dir       *storage.Dir
+	dir   *storage.Dir
+	self  raft.Peer
+	alone bool // no other node can mend what is damaged here
+	fresh bool // there was nothing when it was opened
+	say   *slog.Logger
+
 	log       *storage.Log
 	vote      *voteFile
-	members   []wire.NodeID
-	snapshots []wire.Offset // indexes of the whole ones, ascending
-	builder   *wire.Builder
-	say       *slog.Logger
+	snapshots []snapshotFile // ascending; the newest two at most
+	loaded    []byte         // state of the newest one, until State asks for it
+	mark      damageMark
+	staging   staging
+
+	builder *wire.Builder
+	now     mem.Now // of the turn
+	full    error   // why there was no room the last time
 }
 
 // openMetalog opens the metadata log in a data directory, or makes it if the
-// directory is empty, and begins a new term in it. It returns the state at its
-// end.
-func openMetalog(dir *storage.Dir, node wire.NodeID, say *slog.Logger, now mem.Now) (*metalog, *Image, error) {
-	m := &metalog{dir: dir, say: say, builder: wire.NewBuilder(wire.BuilderOptions{Topic: wire.MetadataTopic})}
-	i, err := m.open(node, now)
-	if err == nil {
-		return m, i, nil
+// directory is empty.
+func openMetalog(dir *storage.Dir, self raft.Peer, alone bool, say *slog.Logger, now mem.Now) (*metalog, error) {
+	m := &metalog{dir: dir, self: self, alone: alone, say: say, now: now,
+		builder: wire.NewBuilder(wire.BuilderOptions{Topic: wire.MetadataTopic, MaxBytes: wire.MaxBatchBytes})}
+	if err := m.open(); err != nil {
+		return nil, m.giveUp(err)
 	}
-	if errors.Is(err, wire.ErrCorrupt) {
+	return m, nil
+}
+
+// giveUp closes what is open, and says what err means for the node.
+func (m *metalog) giveUp(err error) error {
+	if errors.Is(err, wire.ErrCorrupt) || errors.Is(err, raft.ErrState) {
 		err = fmt.Errorf("%w: %w; %s", ErrDamaged, err, remedy)
 	}
 	if errors.Is(err, storage.ErrSync) {
-		dir.Fail(err)
+		m.dir.Fail(err)
 	}
 	m.abandon()
-	return nil, nil, fmt.Errorf("open %s: %w", m.path(), err)
+	return fmt.Errorf("open %s: %w", m.path(), err)
 }
 
 func (m *metalog) path() string { return m.dir.Path() + "/" + metadataName }
 
-func (m *metalog) open(node wire.NodeID, now mem.Now) (*Image, error) {
-	if err := m.openLog(now); err != nil {
-		return nil, err
+func (m *metalog) open() error {
+	if err := m.openLog(); err != nil {
+		return err
 	}
-	newest, err := m.loadSnapshots()
-	if err != nil {
-		return nil, err
+	if err := m.findSnapshots(); err != nil {
+		return err
 	}
-	m.members = newest.members
-	d := newest.image.edit()
-	if err := m.replay(d); err != nil {
-		return nil, err
+	if err := m.mark.open(m.dir.FS(), m.path()); err != nil {
+		return err
 	}
-	if err := m.begin(d, newest.term, node, now); err != nil {
-		return nil, err
-	}
-	return &d.Image, m.trim(now)
+	m.fresh = m.log.View().End() == 0 && len(m.snapshots) == 0
+	var err error
+	m.vote, err = openVote(m.dir.FS(), m.path(), m.self, m.fresh)
+	return err
 }
 
 // openLog opens the log, or makes it where there can have been none.
-func (m *metalog) openLog(now mem.Now) (err error) {
+func (m *metalog) openLog() (err error) {
 	o := storage.Options{SegmentBytes: segmentBytes, Synced: true}
 	at := slices.IndexFunc(m.dir.Partitions(), func(p storage.FoundPartition) bool { return p.Path == m.path() })
 	switch {
@@ -100,160 +112,259 @@ func (m *metalog) openLog(now mem.Now) (err error) {
 		if err := m.dir.Partitions()[at].Err; err != nil {
 			return fmt.Errorf("%w: %w", wire.ErrCorrupt, err)
 		}
-		if m.log, err = m.dir.Open(metadataName, metadataID, o, now); err != nil {
+		if m.log, err = m.dir.Open(metadataName, metadataID, o, m.now); err != nil {
 			return err
 		}
-		if r := m.log.Recovery(); len(r.Damaged) > 0 || r.Lost > 0 {
+		if r := m.log.Recovery(); m.alone && (len(r.Damaged) > 0 || r.Lost > 0) {
 			return fmt.Errorf("%w: %v", wire.ErrCorrupt, r)
 		}
 	case m.dir.Start().Empty:
-		m.log, err = m.dir.Create(metadataName, metadataID, o, now)
+		m.log, err = m.dir.Create(metadataName, metadataID, o, m.now)
 	default:
 		err = fmt.Errorf("%w: it is missing, though partitions lie in %s", wire.ErrCorrupt, m.dir.Path())
 	}
 	return err
 }
 
-// replay applies the entries after the draft's version. Each is verified again,
-// since recovery looks only at what lies above the recovery point.
-func (m *metalog) replay(d *draft) error {
+// Load is of raft.Store. What it returns is durable, since opening the log and
+// the vote made it so. It reads the newest whole snapshot and what follows it.
+func (m *metalog) Load() (raft.State, error) {
+	s := raft.State{Vote: m.vote.vote()}
+	newest, err := m.loadSnapshot()
+	if err != nil {
+		return s, err
+	}
+	if err := m.meet(newest); err != nil {
+		return s, err
+	}
+	s.Snapshot, s.BaseIndex, s.BaseTerm = newest, newest.Index, newest.Term
+	var bad error
+	if s.Entries, bad, err = m.readEntries(newest.Index); err != nil {
+		return s, err
+	}
+	if bad != nil {
+		if m.alone {
+			return s, bad
+		}
+		m.say.Warn("metadata entries are damaged; a leader has to replace them", "err", bad)
+		if err := m.mark.raise(m.dir.FS(), m.path(), raft.Index(m.log.View().End())); err != nil {
+			return s, err
+		}
+	}
+	s.Damaged = m.mark.index
+	return s, m.checkVote(&s)
+}
+
+// checkVote holds the vote against the log, a second witness of terms. Alone, a
+// node whose newest vote is lost has nobody to whom it could have given it.
+func (m *metalog) checkVote(s *raft.State) error {
+	last := s.BaseTerm
+	if n := len(s.Entries); n > 0 {
+		last = s.Entries[n-1].Term
+	}
+	switch {
+	case s.Vote.Term >= last:
+		return nil
+	case m.alone:
+		s.Vote = raft.Vote{Term: last}
+		return nil
+	}
+	return fmt.Errorf("%w: the vote is of term %d, the log ends in term %d", raft.ErrState, s.Vote.Term, last)
+}
+
+// meet makes the log one that goes on where the newest snapshot ends. It does
+// not yet if the process died while it installed that one.
+func (m *metalog) meet(s raft.Snapshot) error {
 	v := m.log.View()
-	if first := d.version + 1; first < v.Start() || first > v.End() {
-		return fmt.Errorf("%w: the log has offsets %d to %d, the newest whole snapshot ends at %d", wire.ErrCorrupt, v.Start(), v.End(), first)
+	at := offsetOf(s.Index + 1)
+	switch {
+	case at < v.Start() || m.alone && at > v.End():
+		return fmt.Errorf("%w: the log has offsets %d to %d, the newest whole snapshot ends at %d", wire.ErrCorrupt, v.Start(), v.End(), at)
+	case s.Index == 0 || at == v.Start():
+		return nil
+	case at > v.End():
+		return m.restart(s)
 	}
-	for at := d.version + 1; at < v.End(); {
-		r, err := v.Find(at, v.End(), 1<<20)
-		if err != nil {
-			return err
-		}
-		if r.Len == 0 {
-			return fmt.Errorf("%w: no entry at offset %d, the log ends at %d", wire.ErrCorrupt, at, v.End())
-		}
-		if at, err = m.replayRange(d, at, r); err != nil {
-			return err
-		}
+	term, err := m.termAt(at - 1)
+	switch {
+	case err == nil && term == s.Term:
+		return nil
+	case errors.Is(err, wire.ErrCorrupt): // what follows may be of the log before the snapshot, or not
+		err = m.mark.raise(m.dir.FS(), m.path(), raft.Index(v.End()))
 	}
-	return nil
-}
-
-func (m *metalog) replayRange(d *draft, at wire.Offset, r storage.Range) (wire.Offset, error) {
-	defer r.Done()
-	b := make([]byte, r.Len)
-	if _, err := r.R.ReadAt(b, r.Off); err != nil {
-		return at, fmt.Errorf("read entries from offset %d: %w", at, err)
-	}
-	var decoder wire.Decoder
-	defer decoder.Release()
-	for batch, err := range wire.Batches(b) {
-		if err == nil {
-			err = batch.Verify()
-		}
-		if err == nil && (batch.BaseOffset() != at || batch.Topic() != wire.MetadataTopic || batch.Partition() != 0 || batch.Count() != 1) {
-			err = fmt.Errorf("%w: batch of %d records at offset %d of %d-%d", wire.ErrCorrupt, batch.Count(), batch.BaseOffset(), batch.Topic(), batch.Partition())
-		}
-		if err == nil {
-			err = batch.Records(&decoder, func(r *wire.Record) error { return m.replayRecord(d, r) })
-		}
-		if err != nil {
-			return at, fmt.Errorf("entry at offset %d: %w", at, err)
-		}
-		at++
-	}
-	return at, nil
-}
-
-func (m *metalog) replayRecord(d *draft, r *wire.Record) (err error) {
-	if len(r.Key) != 1 {
-		return fmt.Errorf("%w: key of %d bytes", wire.ErrCorrupt, len(r.Key))
-	}
-	switch entryKey(r.Key[0]) {
-	case keyNoOp:
-	case keyCommand:
-		e, err := readEntry(r.Value)
-		if err != nil {
-			return err
-		}
-		return d.replay(r.Offset, e)
-	case keyMembership:
-		if m.members, err = readMembers(r.Value); err != nil {
-			return err
-		}
-	default:
-		return fmt.Errorf("key %d: %w", r.Key[0], storage.ErrNewer)
-	}
-	d.version = r.Offset
-	return nil
-}
-
-// begin takes the next term and appends its first entries. The vote comes
-// first: no entry may bear a term that a later start could take again.
-func (m *metalog) begin(d *draft, snapshotted wire.Epoch, node wire.NodeID, now mem.Now) error {
-	fresh := d.version < 0
-	var err error
-	if m.vote, err = openVote(m.dir.FS(), m.path(), m.dir.ID(), fresh); err != nil {
-		return err
-	}
-	term, err := nextTerm(m.vote.vote.term, max(m.log.View().Epoch(), snapshotted))
 	if err != nil {
 		return err
 	}
-	if err := m.vote.take(term, node); err != nil {
+	return m.restart(s)
+}
+
+// restart drops all entries and makes the log end where the snapshot does.
+func (m *metalog) restart(s raft.Snapshot) error {
+	if err := m.truncate(m.log.View().Start()); err != nil {
 		return err
 	}
-	if fresh {
-		if err := m.dir.FS().SyncDir(m.path()); err != nil {
-			return fmt.Errorf("%w: %w", storage.ErrSync, err)
+	for {
+		v := m.log.View()
+		gap := offsetOf(s.Index+1) - v.End()
+		if gap == 0 {
+			return m.flush()
 		}
-	}
-	if m.members == nil && fresh {
-		m.members = []wire.NodeID{node}
-		if err := m.commit(d, keyMembership, appendMembers(nil, m.members), now); err != nil {
+		b := wire.EmptyBatch(metadataID, int32(min(gap, math.MaxInt32)))
+		b.Stamp(v.End(), wire.Epoch(s.Term), max(m.now.Wall, v.LastAppendTime()), false)
+		if err := m.write([]wire.Batch{b}); err != nil {
 			return err
 		}
 	}
-	if !slices.Equal(m.members, []wire.NodeID{node}) {
-		return fmt.Errorf("the metadata log is kept by the nodes %v, this is node %d", m.members, node)
-	}
-	return m.commit(d, keyNoOp, nil, now)
 }
 
-// commit appends an entry that changes nothing in d but its version, durably.
-func (m *metalog) commit(d *draft, key entryKey, value []byte, now mem.Now) error {
-	if err := m.appendEntry(key, value, now); err != nil {
+// Append is of raft.Store.
+func (m *metalog) Append(entries []raft.Entry) error {
+	switch first, end := offsetOf(entries[0].Index), m.log.View().End(); {
+	case first > end:
+		panic(fmt.Sprintf("BUG: entry %d after offset %d", entries[0].Index, end))
+	case first < end:
+		if err := m.truncate(first); err != nil {
+			return err
+		}
+	}
+	// No entry may be durable under a term that is not: it could be given a
+	// second time.
+	if err := m.syncVote(); err != nil {
 		return err
 	}
-	d.version++
+	for len(entries) > 0 {
+		n, err := m.appendSome(entries)
+		if err != nil {
+			return err
+		}
+		entries = entries[n:]
+	}
+	return nil
+}
+
+// appendSome writes as many entries as go into one write and returns how many.
+// A large one is the first of its flush.
+func (m *metalog) appendSome(entries []raft.Entry) (n int, err error) {
+	v := m.log.View()
+	unsynced := int64(v.End() - m.log.Flushed())
+	stamp := max(m.now.Wall, v.LastAppendTime())
+	var batches []wire.Batch
+	bytes := 0
+	for n < len(entries) && n < writeBatches && (n == 0 || bytes+len(entries[n].Data) <= writeBytes) {
+		e := &entries[n]
+		if len(e.Data) > togetherBytes-wire.HeaderSize-64 && unsynced > 0 {
+			if n > 0 {
+				break
+			}
+			if err := m.flush(); err != nil {
+				return 0, err
+			}
+			unsynced = 0
+		}
+		buf, err := m.encode(e, unsynced)
+		if err != nil {
+			return 0, err
+		}
+		defer buf.Release()
+		b := wire.Batch(buf.B)
+		b.Stamp(offsetOf(e.Index), wire.Epoch(e.Term), stamp, false)
+		batches = append(batches, b)
+		n, bytes, unsynced = n+1, bytes+len(b), unsynced+1
+	}
+	return n, m.write(batches)
+}
+
+// encode returns the batch that an entry is.
+func (m *metalog) encode(e *raft.Entry, unsynced int64) (*mem.Buf, error) {
+	value := e.Data
+	if e.Kind == raft.Membership {
+		value = appendMembers(nil, e.Data)
+	}
+	var hs []wire.Header
+	if unsynced > 0 {
+		hs = append(hs, storage.Unsynced(unsynced))
+	}
+	if _, err := m.builder.Add(m.now.Wall, []byte{byte(e.Kind)}, value, hs); err != nil {
+		panic(fmt.Sprintf("BUG: metadata entry of %d bytes: %v", len(value), err))
+	}
+	return m.builder.Build()
+}
+
+// write appends batches, from the reserve if it must.
+func (m *metalog) write(bs []wire.Batch) error {
+	return m.withReserve(func() error {
+		_, err := m.log.AppendStamped(bs)
+		return err
+	})
+}
+
+// withReserve runs a step that undoes itself on a full disk, again after each
+// part of the reserve that it gets. Without any it is raft.ErrNoRoom; any other
+// error fails the directory.
+func (m *metalog) withReserve(step func() error) error {
+	for {
+		err := step()
+		switch {
+		case err == nil:
+			return nil
+		case !isFull(err):
+			m.dir.Fail(err)
+			return err
+		case !m.dir.Relieve():
+			m.full = fmt.Errorf("%w: %w", raft.ErrNoRoom, err)
+			return m.full
+		}
+	}
+}
+
+// room returns DISK_FULL if an entry of n bytes would find no room, though the
+// reserve is given for it. What it finds may be taken by others, so an Append
+// may still meet a full disk.
+func (m *metalog) room(n int) error {
+	const aside = 12 << 10 // pages begun, names, index entries
+	for {
+		_, free, err := m.dir.FS().Space(m.path())
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", m.path(), err)
+		case free >= int64(n)+aside:
+			return nil
+		case !m.dir.Relieve():
+			return storage.ErrDiskFull
+		}
+	}
+}
+
+// truncate removes the entries from an offset on, durably.
+func (m *metalog) truncate(to wire.Offset) error {
+	if to == m.log.View().End() {
+		return nil
+	}
+	point := m.log.PointBelow(to)
+	if err := m.savePoint(point); err != nil {
+		return err
+	}
+	if err := m.log.Truncate(to); err != nil {
+		m.dir.Fail(err)
+		return err
+	}
+	return nil
+}
+
+// Sync is of raft.Store.
+func (m *metalog) Sync() error {
+	if err := m.syncVote(); err != nil {
+		return err
+	}
 	return m.flush()
 }
 
-func (m *metalog) append(value []byte, now mem.Now) error {
-	return m.appendEntry(keyCommand, value, now)
-}
-
-func (m *metalog) appendEntry(key entryKey, value []byte, now mem.Now) error {
-	if _, err := m.builder.Add(now.Wall, []byte{byte(key)}, value, nil); err != nil {
-		panic(fmt.Sprintf("BUG: metadata entry of %d bytes: %v", len(value), err))
-	}
-	buf, err := m.builder.Build()
-	if err != nil {
+func (m *metalog) syncVote() error {
+	if err := m.vote.sync(); err != nil {
+		m.dir.Fail(err)
 		return err
 	}
-	defer buf.Release()
-	m.builder.Reset()
-	v := m.log.View()
-	batch := wire.Batch(buf.B)
-	batch.Stamp(v.End(), m.vote.vote.term, max(now.Wall, v.LastAppendTime()), false)
-	for {
-		_, err := m.log.AppendStamped([]wire.Batch{batch})
-		switch full := errors.Is(err, wire.CodeDiskFull); {
-		case full && m.dir.Relieve():
-		case full || err == nil:
-			return err
-		default:
-			m.dir.Fail(err)
-			return err
-		}
-	}
+	return nil
 }
 
 func (m *metalog) flush() error {
@@ -267,12 +378,31 @@ func (m *metalog) flush() error {
 	return nil
 }
 
+// SetVote is of raft.Store.
+func (m *metalog) SetVote(v raft.Vote) error {
+	return m.withReserve(func() error { return m.vote.set(v) })
+}
+
+// Repaired is of raft.Store.
+func (m *metalog) Repaired() error {
+	if err := m.mark.remove(m.dir.FS(), m.path()); err != nil {
+		m.dir.Fail(err)
+		return err
+	}
+	return nil
+}
+
+func (m *metalog) turn(now mem.Now) { m.now = now }
+
+func (m *metalog) lastFull() error { return m.full }
+
 func (m *metalog) close() (storage.CleanEnd, error) {
+	m.staging.drop(m.dir.FS())
 	end, err := m.log.Close()
 	return end, errors.Join(err, m.vote.file.Close())
 }
 
-// abandon closes what open has opened.
+// abandon closes what is open, without a clean end.
 func (m *metalog) abandon() {
 	if m.log != nil {
 		m.log.Close()
@@ -282,25 +412,8 @@ func (m *metalog) abandon() {
 	}
 }
 
-// appendMembers appends
-//
-//	| version u8 | nodes: count, i32 … |
-func appendMembers(dst []byte, nodes []wire.NodeID) []byte {
-	dst = wire.AppendCount(append(dst, 1), len(nodes))
-	for _, n := range nodes {
-		dst = wire.Append32(dst, n)
-	}
-	return dst
-}
+// offsetOf returns where the entry at an index stands in the log.
+func offsetOf(i raft.Index) wire.Offset { return wire.Offset(i) - 1 }
 
-func readMembers(b []byte) ([]wire.NodeID, error) {
-	r := wire.NewReader(b)
-	if v := r.U8(); r.Err() == nil && v != 1 {
-		return nil, fmt.Errorf("membership of version %d: %w", v, storage.ErrNewer)
-	}
-	nodes := make([]wire.NodeID, r.Count(4))
-	for i := range nodes {
-		nodes[i] = wire.NodeID(r.I32())
-	}
-	return nodes, r.Finish()
-}
+// indexOf returns the index of the entry at an offset.
+func indexOf(at wire.Offset) raft.Index { return raft.Index(at) + 1 }

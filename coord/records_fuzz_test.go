@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"testing"
 
+	"github.com/teralog/teralog/raft"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -48,17 +49,18 @@ func FuzzSnapshot(f *testing.F) {
 	e, _ := readEntry(seedEntry())
 	e[0].records = e[0].records[:2]
 	_ = d.replay(3, e)
-	whole := appendSnapshot(nil, snapshot{1, []wire.NodeID{7}, &d.Image})
+	whole := snapshotOf(&d.Image, 1)
 	f.Add(whole[:len(whole)-4])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = readSnapshot(b) // as it came: damaged
+		_, _, _ = readSnapshot(b, seven) // as it came: damaged
 		sealed := wire.Append32(bytes.Clone(b), crc32.Checksum(b, castagnoli))
-		s, err := readSnapshot(sealed)
+		s, i, err := readSnapshotOf(sealed)
 		if err != nil {
 			return
 		}
-		again, err := readSnapshot(appendSnapshot(nil, s))
-		if err != nil || !bytes.Equal(state(again.image), state(s.image)) || again.term != s.term {
+		file := appendSnapshot(nil, s.Snapshot, state(i))
+		again, j, err := readSnapshotOf(file)
+		if err != nil || !bytes.Equal(state(j), state(i)) || again.Term != s.Term || s.version == 2 && s.Size == again.Size && !bytes.Equal(file, sealed) {
 			t.Fatalf("written again: %+v, %v", again, err)
 		}
 	})
@@ -87,11 +89,29 @@ func FuzzVote(f *testing.F) {
 }
 
 func FuzzMembers(f *testing.F) {
-	f.Add(appendMembers(nil, []wire.NodeID{7}))
+	f.Add([]byte{1, 1, 7, 0, 0, 0})
+	f.Add(appendMembers(nil, raft.AppendMembers(nil, raft.Members{Voters: []raft.Peer{seven}})))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		nodes, err := readMembers(b)
-		if err == nil && !bytes.Equal(appendMembers(nil, nodes), b) {
-			t.Fatalf("%v is written otherwise", nodes)
+		members, err := readMembers(b, seven)
+		if err != nil {
+			return
+		}
+		if _, err := raft.DecodeMembers(members); err != nil {
+			t.Fatalf("read %x: %v", members, err)
+		}
+		if b[0] == membersVersion && !bytes.Equal(appendMembers(nil, members), b) {
+			t.Fatalf("%x is written otherwise", members)
+		}
+	})
+}
+
+func FuzzMark(f *testing.F) {
+	f.Add(appendMark(nil, 5))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = readMark(b)
+		sealed := wire.Append32(bytes.Clone(b), crc32.Checksum(b, castagnoli))
+		if i, err := readMark(sealed); err == nil && !bytes.Equal(appendMark(nil, i), sealed) {
+			t.Fatalf("%d is written otherwise", i)
 		}
 	})
 }

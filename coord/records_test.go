@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/teralog/teralog/raft"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
@@ -25,6 +26,24 @@ func someImage(t *testing.T) *Image {
 
 // state returns the bytes that equal images have in common.
 func state(i *Image) []byte { return appendState(wire.Append64(nil, i.version), i) }
+
+// seven is the node that tests run.
+var seven = raft.Peer{ID: 7, Incarnation: raft.UUID(dirA)}
+
+// snapshotOf returns the file of a snapshot of i.
+func snapshotOf(i *Image, term raft.Term) []byte {
+	b := state(i)
+	return appendSnapshot(nil, raft.Snapshot{Index: indexOf(i.version), Term: term, Members: raft.Members{Voters: []raft.Peer{seven}}, Size: uint64(len(b))}, b)
+}
+
+func readSnapshotOf(b []byte) (snapshotFile, *Image, error) {
+	s, state, err := readSnapshot(b, seven)
+	if err != nil {
+		return s, nil, err
+	}
+	i, err := readImage(state)
+	return s, i, err
+}
 
 func TestRecords(t *testing.T) {
 	topic := someImage(t).Topic("a")
@@ -123,30 +142,30 @@ func TestLeast(t *testing.T) {
 	if n := len(appendTopic(nil, i.Topic("a"))); n != leastTopic {
 		t.Fatalf("the smallest topic has %d bytes, not %d", n, leastTopic)
 	}
-	s, err := readSnapshot(appendSnapshot(nil, snapshot{1, nil, i}))
-	if err != nil || !bytes.Equal(state(s.image), state(i)) {
+	_, again, err := readSnapshotOf(snapshotOf(i, 1))
+	if err != nil || !bytes.Equal(state(again), state(i)) {
 		t.Fatal(err)
 	}
 }
 
 func TestSnapshot(t *testing.T) {
 	i := someImage(t)
-	b := appendSnapshot(nil, snapshot{5, []wire.NodeID{7}, i})
-	s, err := readSnapshot(b)
-	if err != nil || s.term != 5 || len(s.members) != 1 || s.members[0] != 7 || s.index() != i.version+1 {
+	b := snapshotOf(i, 5)
+	s, again, err := readSnapshotOf(b)
+	if err != nil || s.Term != 5 || len(s.Members.Voters) != 1 || s.Members.Voters[0] != seven || s.Index != indexOf(i.version) {
 		t.Fatalf("read back %+v, %v", s, err)
 	}
-	if !bytes.Equal(state(s.image), state(i)) || s.image.partitions != i.partitions || s.image.Hosted(dirA) != i.Hosted(dirA) ||
-		s.image.Topic("a").ID != 2000 || !s.image.Deleted(2002) {
-		t.Fatalf("state read back differs: %+v, was %+v", s.image, i)
+	if !bytes.Equal(state(again), state(i)) || again.partitions != i.partitions || again.Hosted(dirA) != i.Hosted(dirA) ||
+		again.Topic("a").ID != 2000 || !again.Deleted(2002) {
+		t.Fatalf("state read back differs: %+v, was %+v", again, i)
 	}
 	for n := range b {
-		if _, err := readSnapshot(b[:n]); !errors.Is(err, wire.ErrCorrupt) {
+		if _, _, err := readSnapshot(b[:n], seven); !errors.Is(err, wire.ErrCorrupt) {
 			t.Fatalf("cut to %d of %d bytes: %v", n, len(b), err)
 		}
 		for bit := range 8 {
 			b[n] ^= 1 << bit
-			if _, err := readSnapshot(b); err == nil {
+			if _, _, err := readSnapshot(b, seven); err == nil {
 				t.Fatalf("bit %d of byte %d flipped unseen", bit, n)
 			}
 			b[n] ^= 1 << bit
@@ -155,7 +174,7 @@ func TestSnapshot(t *testing.T) {
 }
 
 func TestSnapshotName(t *testing.T) {
-	f := func(name string, index wire.Offset, want bool) {
+	f := func(name string, index raft.Index, want bool) {
 		t.Helper()
 		if got, ok := parseSnapshotName(name); ok != want || ok && got != index {
 			t.Fatalf("%s: %d, %v", name, got, ok)
@@ -213,14 +232,5 @@ func TestVotes(t *testing.T) {
 	}
 	if v, err := readVotes(appendVote(nil, vote{2, 1, 7, dirA})); err != nil || v.term != 1 {
 		t.Fatalf("a file of one slot: %+v, %v", v, err)
-	}
-
-	for _, c := range []struct{ voted, logged, want wire.Epoch }{{0, -1, 1}, {4, 4, 5}, {4, 6, 7}, {6, 4, 7}, {math.MaxInt32 - 1, 1, math.MaxInt32}} {
-		if got, err := nextTerm(c.voted, c.logged); err != nil || got != c.want {
-			t.Fatalf("after terms %d and %d: %d, %v", c.voted, c.logged, got, err)
-		}
-	}
-	if _, err := nextTerm(math.MaxInt32, 1); err == nil {
-		t.Fatal("a term past the last")
 	}
 }

@@ -1,18 +1,34 @@
 package coord
 
-import "context"
+import (
+	"context"
+	"time"
+)
+
+// tick is one tick of Raft's clock. A node alone has no use for it but to look
+// whether a full disk has room again.
+const tick = time.Second
 
 // Run turns the Coord until ctx is done and every command taken is answered.
 // An error wraps ErrFailed: the process must end.
 func (c *Coord) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, c.stop)()
-	for open := true; open; {
-		c.loop.tasks, open = c.inbox.PopAll(c.loop.tasks)
-		for len(c.loop.tasks) > 0 || c.loop.draft != nil {
-			if _, err := c.Turn(c.o.Clock.Now()); err != nil {
-				return err
-			}
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		stops := c.stops.Load() // before the turn, which then sees what came before
+		switch worked, err := c.Turn(c.o.Clock.Now()); {
+		case err != nil:
+			return err
+		case worked:
+			c.loop.driver.Wake() // there may be more; but the ticker has its chance
+		case stops:
+			return nil
+		}
+		select {
+		case <-ticker.C:
+			c.loop.driver.Tick()
+		case <-c.loop.driver.Woken():
 		}
 	}
-	return c.loop.err
 }

@@ -1,91 +1,11 @@
 package coord
 
 import (
-	"fmt"
-	"hash/crc32"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
-
-// A snapshot is the whole state before one index, the member list included.
-//
-//	| magic "TLS" 0x01 | index u64 | term i32 | members: count, node i32 … | state: length u32, bytes | CRC u32 of what precedes |
-type snapshot struct {
-	term    wire.Epoch // of the entry at image.version
-	members []wire.NodeID
-	image   *Image
-}
-
-const (
-	snapshotMagic  = "TLS\x01"
-	snapshotSuffix = ".snapshot"
-
-	// maxSnapshot bounds the bytes of a snapshot: MaxPartitions topics with
-	// long names and every setting take less.
-	maxSnapshot = 256 << 20
-)
-
-// index returns how many entries the snapshot stands for: the offset of the
-// first one after it.
-func (s snapshot) index() wire.Offset { return s.image.version + 1 }
-
-// snapshotName returns the file name of the snapshot at an index.
-func snapshotName(index wire.Offset) string { return fmt.Sprintf("%020d%s", index, snapshotSuffix) }
-
-func parseSnapshotName(name string) (index wire.Offset, ok bool) {
-	digits, ok := strings.CutSuffix(name, snapshotSuffix)
-	n, err := strconv.ParseUint(digits, 10, 63)
-	return wire.Offset(n), ok && err == nil && snapshotName(wire.Offset(n)) == name
-}
-
-func appendSnapshot(dst []byte, s snapshot) []byte {
-	start := len(dst)
-	dst = append(dst, snapshotMagic...)
-	dst = wire.Append32(wire.Append64(dst, s.index()), s.term)
-	dst = wire.AppendCount(dst, len(s.members))
-	for _, m := range s.members {
-		dst = wire.Append32(dst, m)
-	}
-	state := appendState(nil, s.image)
-	dst = append(wire.Append32(dst, uint32(len(state))), state...)
-	return wire.Append32(dst, crc32.Checksum(dst[start:], castagnoli))
-}
-
-func readSnapshot(b []byte) (snapshot, error) {
-	if len(b) < 4 || string(b[:min(len(b), 3)]) != snapshotMagic[:3] {
-		return snapshot{}, fmt.Errorf("%w: not a metadata snapshot", wire.ErrCorrupt)
-	}
-	whole := wire.NewReader(b[len(b)-4:])
-	if crc32.Checksum(b[:len(b)-4], castagnoli) != whole.U32() {
-		return snapshot{}, fmt.Errorf("%w: metadata snapshot with a wrong CRC", wire.ErrCorrupt)
-	}
-	if b[3] != snapshotMagic[3] {
-		return snapshot{}, fmt.Errorf("metadata snapshot of version %d: %w", b[3], storage.ErrNewer)
-	}
-	r := wire.NewReader(b[4 : len(b)-4])
-	index := wire.Offset(r.I64())
-	s := snapshot{term: wire.Epoch(r.I32())}
-	s.members = make([]wire.NodeID, r.Count(4))
-	for i := range s.members {
-		s.members[i] = wire.NodeID(r.I32())
-	}
-	state := wire.NewReader(r.Raw(int(r.U32())))
-	if err := r.Finish(); err != nil {
-		return snapshot{}, err
-	}
-	var err error
-	if s.image, err = readState(state, index-1); err == nil {
-		err = state.Finish()
-	}
-	if err == nil && (index < 1 || s.term < 1) {
-		err = fmt.Errorf("%w: metadata snapshot at index %d in term %d", wire.ErrCorrupt, index, s.term)
-	}
-	return s, err
-}
 
 // appendState appends
 //

@@ -3,114 +3,299 @@ package coord
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"path"
 	"slices"
 	"syscall"
 
-	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/raft"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
-// keptSnapshots is how many whole snapshots are kept. The log is kept from the
-// oldest of them on, so the loss of the newest costs only time.
+// keptSnapshots is how many snapshots are kept. The log is kept from the oldest
+// of them on, so the loss of the newest costs only time.
 const keptSnapshots = 2
 
-// loadSnapshots finds the snapshots and returns the newest whole one, or the
-// empty state.
-func (m *metalog) loadSnapshots() (snapshot, error) {
-	newest := snapshot{image: emptyImage}
-	files, err := m.snapshotFiles()
-	if err != nil {
-		return newest, err
-	}
-	for _, index := range slices.Backward(files) {
-		s, err := m.readSnapshotFile(index)
-		switch {
-		case errors.Is(err, storage.ErrNewer):
-			return newest, err
-		case err != nil:
-			m.say.Warn("a metadata snapshot is not whole; an older one and the log stand for it", "err", err)
-			continue
-		case len(m.snapshots) == 0:
-			newest = s
-		}
-		m.snapshots = slices.Insert(m.snapshots, 0, index)
-		if len(m.snapshots) == keptSnapshots {
-			break
-		}
-	}
-	return newest, nil
-}
-
-// snapshotFiles returns the indexes of all snapshots there are, ascending.
-func (m *metalog) snapshotFiles() ([]wire.Offset, error) {
+// findSnapshots notes which snapshots there are. Whether one is whole is seen
+// when it is read.
+func (m *metalog) findSnapshots() error {
 	entries, err := m.dir.FS().ReadDir(m.path())
-	if err != nil {
-		return nil, err
-	}
-	var found []wire.Offset
 	for _, e := range entries {
-		if index, ok := parseSnapshotName(e.Name); ok {
-			found = append(found, index)
+		if i, ok := parseSnapshotName(e.Name); ok {
+			m.snapshots = append(m.snapshots, snapshotFile{Snapshot: raft.Snapshot{Index: i}})
 		}
 	}
-	return found, nil // names sort as their numbers
+	return err // names sort as their numbers
 }
 
-func (m *metalog) snapshotPath(index wire.Offset) string {
-	return path.Join(m.path(), snapshotName(index))
+func (m *metalog) snapshotPath(i raft.Index) string {
+	return path.Join(m.path(), snapshotName(i))
 }
 
-func (m *metalog) readSnapshotFile(index wire.Offset) (s snapshot, err error) {
-	name := m.snapshotPath(index)
-	f, err := m.dir.FS().Open(name, storage.Read)
+// loadSnapshot reads the newest whole snapshot and keeps its state for State.
+func (m *metalog) loadSnapshot() (raft.Snapshot, error) {
+	for n := len(m.snapshots); n > 0; n-- {
+		s, state, err := m.readSnapshotFile(m.snapshots[n-1].Index)
+		switch {
+		case errors.Is(err, wire.ErrCorrupt):
+			m.say.Warn("a metadata snapshot is not whole; an older one and the log stand for it", "err", err)
+			m.snapshots = m.snapshots[:n-1]
+			continue
+		case err != nil:
+			return raft.Snapshot{}, err
+		}
+		m.snapshots[n-1], m.loaded = s, state
+		return s.Snapshot, nil
+	}
+	return raft.Snapshot{}, nil
+}
+
+// State is of raft.Store.
+func (m *metalog) State() ([]byte, error) {
+	if state := m.loaded; state != nil {
+		m.loaded = nil
+		return state, nil
+	}
+	n := len(m.snapshots)
+	if n == 0 {
+		return nil, raft.ErrNoSnapshot
+	}
+	_, state, err := m.readSnapshotFile(m.snapshots[n-1].Index)
+	return state, err
+}
+
+// Chunk is of raft.Store. Before the first one the whole file is verified: a
+// receiver takes what it gets for good.
+func (m *metalog) Chunk(i raft.Index, offset uint64, max int) ([]byte, error) {
+	at := slices.IndexFunc(m.snapshots, func(s snapshotFile) bool { return s.Index == i })
+	if at < 0 {
+		return nil, raft.ErrNoSnapshot
+	}
+	if offset == 0 || m.snapshots[at].at == 0 {
+		s, _, err := m.readSnapshotFile(i)
+		if err != nil {
+			m.say.Warn("a metadata snapshot cannot be sent", "err", err)
+			return nil, fmt.Errorf("%w: %w", raft.ErrNoSnapshot, err)
+		}
+		m.snapshots[at] = s
+	}
+	s := m.snapshots[at]
+	if s.version != snapshotMagic[3] || offset > s.Size {
+		return nil, raft.ErrNoSnapshot
+	}
+	f, err := m.dir.FS().Open(m.snapshotPath(i), storage.Read)
 	if err != nil {
-		return s, err
+		return nil, fmt.Errorf("%w: %w", raft.ErrNoSnapshot, err)
 	}
 	defer f.Close()
-	n, err := f.Size()
-	if err == nil && n > maxSnapshot {
-		err = fmt.Errorf("%w: %d bytes", wire.ErrCorrupt, n)
+	b := make([]byte, min(s.Size-offset, uint64(max)))
+	if _, err := f.ReadAt(b, s.at+int64(offset)); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", raft.ErrNoSnapshot, f.Name(), err)
 	}
-	if err != nil {
-		return s, fmt.Errorf("%s: %w", name, err)
-	}
-	b := make([]byte, n)
-	if _, err = f.ReadAt(b, 0); err == nil {
-		s, err = readSnapshot(b)
-	}
-	if err == nil && s.index() != index {
-		err = fmt.Errorf("%w: it is the snapshot at index %d", wire.ErrCorrupt, s.index())
-	}
-	if err != nil {
-		return s, fmt.Errorf("%s: %w", name, err)
-	}
-	return s, nil
+	return b, nil
 }
 
-// snapshot writes the image, all of which is durable in the log, and removes
-// snapshots older than the previous one.
-func (m *metalog) snapshot(i *Image) error {
-	b := appendSnapshot(nil, snapshot{m.vote.vote.term, m.members, i})
+// SaveSnapshot is of raft.Store. The oldest one goes first, so that there are
+// never more than two.
+func (m *metalog) SaveSnapshot(s raft.Snapshot, state []byte, keepAfter raft.Index) error {
+	b := appendSnapshot(nil, s, state)
 	if len(b) > maxSnapshot {
 		panic(fmt.Sprintf("BUG: metadata snapshot of %d bytes, at most %d are read back", len(b), maxSnapshot))
 	}
-	index := i.version + 1
-	switch err := replaceFile(m.dir.FS(), m.snapshotPath(index), b); {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%w: %w", storage.ErrDiskFull, err)
+	if err := m.dropSnapshots(keptSnapshots - 1); err != nil {
+		return err
+	}
+	if err := m.noRoom(replaceFile(m.dir.FS(), m.snapshotPath(s.Index), b)); err != nil {
+		return err
+	}
+	m.addSnapshot(s)
+	if err := m.log.Trim(offsetOf(keepAfter + 1)); err != nil {
+		return err
+	}
+	err := m.checkpoint()
+	if errors.Is(err, raft.ErrNoRoom) {
+		return nil // the next one does it
+	}
+	return err
+}
+
+// noRoom says raft.ErrNoRoom for a full disk; a failed fsync fails the directory.
+func (m *metalog) noRoom(err error) error {
+	switch {
 	case errors.Is(err, storage.ErrSync):
 		m.dir.Fail(err)
-		return err
-	case err != nil:
+	case isFull(err):
+		m.full = fmt.Errorf("%w: %w", raft.ErrNoRoom, err)
+		return m.full
+	}
+	return err
+}
+
+func (m *metalog) addSnapshot(s raft.Snapshot) {
+	m.snapshots = append(m.snapshots, snapshotFile{Snapshot: s, version: snapshotMagic[3], at: int64(len(appendSnapshotHead(nil, s)))})
+	m.loaded = nil
+}
+
+// dropSnapshots removes all but the newest n. It need not be durable: one that
+// comes back is dropped the next time.
+func (m *metalog) dropSnapshots(n int) error {
+	entries, err := m.dir.FS().ReadDir(m.path())
+	if err != nil {
 		return err
 	}
-	m.snapshots = append(m.snapshots, index)
-	if len(m.snapshots) > keptSnapshots {
-		m.snapshots = slices.Delete(m.snapshots, 0, len(m.snapshots)-keptSnapshots)
+	m.snapshots = slices.Clone(m.snapshots[max(0, len(m.snapshots)-n):])
+	for _, e := range entries {
+		i, ok := parseSnapshotName(e.Name)
+		if ok && !slices.ContainsFunc(m.snapshots, func(s snapshotFile) bool { return s.Index == i }) {
+			if err := m.dir.FS().Remove(m.snapshotPath(i)); err != nil {
+				return err
+			}
+		}
 	}
-	return m.dropSnapshots()
+	return nil
+}
+
+// A staging is a snapshot that is coming in.
+type staging struct {
+	s    raft.Snapshot
+	file storage.File // nil: none
+	at   int64        // position of the state
+	next uint64       // bytes of it so far
+	crc  uint32       // of what was written
+}
+
+// drop gives up what came in.
+func (g *staging) drop(fs storage.FS) {
+	if g.file != nil {
+		g.file.Close()
+		fs.Remove(g.file.Name())
+	}
+	*g = staging{}
+}
+
+// Stage is of raft.Store.
+func (m *metalog) Stage(s raft.Snapshot, offset uint64, data []byte) error {
+	if s.Size > maxSnapshot {
+		return fmt.Errorf("%w: a leader sends a snapshot of %d bytes", wire.ErrCorrupt, s.Size)
+	}
+	g := &m.staging
+	if offset == 0 {
+		if err := m.noRoom(m.stage(s)); err != nil {
+			return err
+		}
+	}
+	if g.s.Index != s.Index || g.s.Term != s.Term || offset != g.next {
+		panic(fmt.Sprintf("BUG: chunk at %d of snapshot %d; staged %d of snapshot %d", offset, s.Index, g.next, g.s.Index))
+	}
+	if _, err := g.file.WriteAt(data, g.at+int64(offset)); err != nil {
+		return m.noRoom(fmt.Errorf("write %s: %w", g.file.Name(), err))
+	}
+	g.next += uint64(len(data))
+	g.crc = crc32.Update(g.crc, castagnoli, data)
+	return nil
+}
+
+// stage begins the file of a snapshot that comes in.
+func (m *metalog) stage(s raft.Snapshot) error {
+	m.staging.drop(m.dir.FS())
+	f, err := m.dir.FS().Open(path.Join(m.path(), stagedName), storage.Create)
+	if err != nil {
+		return err
+	}
+	m.staging = staging{s: s, file: f}
+	head := appendSnapshotHead(nil, s)
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(head, 0); err != nil {
+		return err
+	}
+	m.staging.at, m.staging.crc = int64(len(head)), crc32.Checksum(head, castagnoli)
+	return nil
+}
+
+// Install is of raft.Store. The rename decides: a start that finds the new
+// snapshot finishes what is left to do.
+func (m *metalog) Install(s raft.Snapshot) error {
+	g := &m.staging
+	if len(m.snapshots) == 0 || m.snapshots[len(m.snapshots)-1].Index < s.Index {
+		if g.s.Index != s.Index || g.next != s.Size {
+			panic(fmt.Sprintf("BUG: install snapshot %d of %d bytes; staged %d of snapshot %d", s.Index, s.Size, g.next, g.s.Index))
+		}
+		if err := m.noRoom(m.finish()); err != nil {
+			return err
+		}
+		m.addSnapshot(s)
+	}
+	if err := m.restart(s); err != nil {
+		return err
+	}
+	if err := m.dropSnapshots(keptSnapshots); err != nil {
+		return err
+	}
+	if err := m.checkpoint(); !errors.Is(err, raft.ErrNoRoom) {
+		return err
+	}
+	return nil
+}
+
+// finish makes the staged file the snapshot, durably.
+func (m *metalog) finish() error {
+	fs, g := m.dir.FS(), &m.staging
+	if _, err := g.file.WriteAt(wire.Append32(nil, g.crc), g.at+int64(g.next)); err != nil {
+		return fmt.Errorf("write %s: %w", g.file.Name(), err)
+	}
+	if err := g.file.Sync(); err != nil {
+		return fmt.Errorf("%s: %w: %w", g.file.Name(), storage.ErrSync, err)
+	}
+	if err := fs.Rename(g.file.Name(), m.snapshotPath(g.s.Index)); err != nil {
+		return err
+	}
+	err := g.file.Close()
+	*g = staging{}
+	if err != nil {
+		return err
+	}
+	if err := fs.SyncDir(m.path()); err != nil {
+		return fmt.Errorf("%s: %w: %w", m.path(), storage.ErrSync, err)
+	}
+	return nil
+}
+
+// checkpoint makes the log known to the recovery points and unlinks what lies
+// before its start.
+func (m *metalog) checkpoint() error {
+	c := m.log.Checkpoint(m.now)
+	if c == nil {
+		return nil
+	}
+	point, err := c.Run()
+	for isFull(err) && !errors.Is(err, storage.ErrSync) && m.dir.Relieve() {
+		if c = m.log.Checkpoint(m.now); c == nil {
+			panic("BUG: a recovery point that came to nothing is not asked for again")
+		}
+		point, err = c.Run() // a start must do on a full disk
+	}
+	if err != nil {
+		return m.noRoom(err)
+	}
+	if err := m.savePoint(point); err != nil {
+		return err
+	}
+	if _, err := m.log.Reclaim(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// savePoint makes a recovery point of the log durable.
+func (m *metalog) savePoint(p storage.Point) error {
+	if err := m.dir.SavePoints([]storage.Point{p}); err != nil {
+		return m.noRoom(err)
+	}
+	m.log.Checkpointed(p)
+	return nil
 }
 
 // replaceFile makes b the content of a file, durably: until it returns, the
@@ -146,53 +331,6 @@ func writeSynced(fs storage.FS, name string, b []byte) error {
 		}
 	}
 	return errors.Join(err, f.Close())
-}
-
-// dropSnapshots removes those before the oldest to be kept. It need not be
-// durable: one that comes back is dropped the next time.
-func (m *metalog) dropSnapshots() error {
-	files, err := m.snapshotFiles()
-	for _, index := range files {
-		if index < m.snapshots[0] && err == nil {
-			err = m.dir.FS().Remove(m.snapshotPath(index))
-		}
-	}
-	return err
-}
-
-// unsnapshotted returns how many entries the newest snapshot does not stand for.
-func (m *metalog) unsnapshotted() int {
-	end := m.log.View().End()
-	if len(m.snapshots) == 0 {
-		return int(end)
-	}
-	return int(end - m.snapshots[len(m.snapshots)-1])
-}
-
-// trim lets go of the segments that all kept snapshots stand for, and makes the
-// log known to the recovery points. It is done at each start, when nobody else
-// writes them.
-func (m *metalog) trim(now mem.Now) error {
-	if len(m.snapshots) == keptSnapshots {
-		if start := m.snapshots[0]; start > m.log.View().Start() {
-			if err := m.log.Trim(start); err != nil {
-				return err
-			}
-		}
-	}
-	point, err := m.log.Checkpoint(now).Run()
-	for isFull(err) && !errors.Is(err, storage.ErrSync) && m.dir.Relieve() {
-		point, err = m.log.Checkpoint(now).Run() // a start must do on a full disk
-	}
-	if err != nil {
-		return err
-	}
-	if err := m.dir.SavePoints([]storage.Point{point}); err != nil {
-		return err
-	}
-	m.log.Checkpointed(point)
-	_, err = m.log.Reclaim()
-	return err
 }
 
 func isFull(err error) bool {

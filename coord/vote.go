@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math"
 
+	"github.com/teralog/teralog/raft"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
@@ -14,6 +14,8 @@ import (
 // A vote is what a node must never forget between two starts: the newest term
 // it knows and whom it voted for in it. It is kept in two slots written in
 // turn, each in a page of its own, so that a torn write leaves the other one.
+// Once a vote is durable it is written to the other slot as well, so that no
+// later damage to one of them takes it back.
 //
 //	0     | magic "TLV" 0x01 | sequence u64 | term i32 | vote i32 | incarnation UUID | CRC u32 of what precedes |
 //	4096  the same
@@ -21,7 +23,7 @@ type vote struct {
 	sequence    uint64      // of the write, from 1; the slot is sequence mod 2
 	term        wire.Epoch  // 0: none yet
 	vote        wire.NodeID // NoNode: none in this term
-	incarnation wire.UUID   // the data directory: on a new disk the node is another voter
+	incarnation wire.UUID   // the data directory of the node voted for: on a new disk it is another one
 }
 
 const (
@@ -69,13 +71,15 @@ func readVotes(b []byte) (vote, error) {
 
 // A voteFile keeps the vote of one node.
 type voteFile struct {
-	file storage.File
-	vote vote
+	file  storage.File
+	kept  vote
+	dirty bool // kept is not durable
 }
 
-// openVote opens or makes the vote file in a directory. fresh says that nothing
-// depends on a vote yet, so that there need not be one.
-func openVote(fs storage.FS, dir string, incarnation wire.UUID, fresh bool) (*voteFile, error) {
+// openVote opens or makes the vote file in a directory and makes durable what it
+// returns. fresh says that nothing depends on a vote yet, so that there need not
+// be one.
+func openVote(fs storage.FS, dir string, self raft.Peer, fresh bool) (*voteFile, error) {
 	name := dir + "/vote"
 	mode := storage.ReadWrite
 	if fresh {
@@ -85,52 +89,84 @@ func openVote(fs storage.FS, dir string, incarnation wire.UUID, fresh bool) (*vo
 	if err != nil {
 		return nil, err
 	}
-	v := &voteFile{f, vote{vote: wire.NoNode, incarnation: incarnation}}
-	b := make([]byte, voteSlot+voteSize)
-	n, err := f.ReadAt(b, 0)
-	if err == nil || errors.Is(err, io.EOF) {
-		var kept vote
-		if kept, err = readVotes(b[:n]); err == nil {
-			v.vote = kept
-		}
+	v := &voteFile{file: f, kept: vote{vote: wire.NoNode}}
+	if err := v.load(fs, dir, self, fresh); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
 	}
-	switch {
-	case err != nil && !(fresh && errors.Is(err, wire.ErrCorrupt)):
-		err = fmt.Errorf("%s: %w", name, err)
-	case v.vote.incarnation != incarnation:
-		err = fmt.Errorf("%s belongs to data directory %v, this is %v", name, v.vote.incarnation, incarnation)
-	default:
-		return v, nil
-	}
-	return nil, errors.Join(err, f.Close())
+	return v, nil
 }
 
-// take makes term the newest one, with a vote for node in it. It is durable
-// when take returns; the name of a new file is not.
-func (v *voteFile) take(term wire.Epoch, node wire.NodeID) error {
-	if term <= v.vote.term {
-		panic(fmt.Sprintf("BUG: term %d taken after term %d", term, v.vote.term))
+func (v *voteFile) load(fs storage.FS, dir string, self raft.Peer, fresh bool) error {
+	b := make([]byte, voteSlot+voteSize)
+	n, err := v.file.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
 	}
-	next := v.vote
-	next.sequence++
-	next.term, next.vote = term, node
-	at := int64(next.sequence%2) * voteSlot
-	if _, err := v.file.WriteAt(appendVote(nil, next), at); err != nil {
-		return fmt.Errorf("write %s: %w", v.file.Name(), err)
+	kept, err := readVotes(b[:n])
+	switch {
+	case err == nil:
+		v.kept = kept
+	case !fresh:
+		return err
+	}
+	if v.kept.vote == wire.NodeID(self.ID) && v.kept.incarnation != wire.UUID(self.Incarnation) {
+		return fmt.Errorf("it belongs to data directory %v, this is %x", v.kept.incarnation, self.Incarnation)
+	}
+	if err := v.file.Sync(); err != nil { // a process that died may have left it in memory only
+		return fmt.Errorf("%w: %w", storage.ErrSync, err)
+	}
+	if fresh {
+		if err := fs.SyncDir(dir); err != nil {
+			return fmt.Errorf("%w: %w", storage.ErrSync, err)
+		}
+	}
+	return nil
+}
+
+// vote returns the vote.
+func (v *voteFile) vote() raft.Vote {
+	r := raft.Vote{Term: raft.Term(v.kept.term)}
+	if v.kept.vote != wire.NoNode {
+		r.For = raft.Peer{ID: raft.NodeID(v.kept.vote), Incarnation: raft.UUID(v.kept.incarnation)}
+	}
+	return r
+}
+
+// set writes a vote, which sync makes durable.
+func (v *voteFile) set(r raft.Vote) error {
+	next := vote{sequence: v.kept.sequence + 1, term: wire.Epoch(r.Term), vote: wire.NoNode}
+	if r.For != (raft.Peer{}) {
+		next.vote, next.incarnation = wire.NodeID(r.For.ID), wire.UUID(r.For.Incarnation)
+	}
+	if v.dirty {
+		next.sequence = v.kept.sequence // the other slot has the vote that is durable
+	}
+	if err := v.write(next, next.sequence%2); err != nil {
+		return err
+	}
+	v.kept, v.dirty = next, true
+	return nil
+}
+
+// sync makes the vote durable. Then its copy replaces the one before, which is
+// of no use any more.
+func (v *voteFile) sync() error {
+	if !v.dirty {
+		return nil
 	}
 	if err := v.file.Sync(); err != nil {
 		return fmt.Errorf("%s: %w: %w", v.file.Name(), storage.ErrSync, err)
 	}
-	v.vote = next
+	v.dirty = false
+	if err := v.write(v.kept, (v.kept.sequence+1)%2); !isFull(err) {
+		return err
+	}
 	return nil
 }
 
-// nextTerm returns the term of a new start: above every one ever taken, of
-// which the newest entry of the log is a second witness.
-func nextTerm(voted, logged wire.Epoch) (wire.Epoch, error) {
-	last := max(voted, logged, 0)
-	if last == math.MaxInt32 {
-		return 0, fmt.Errorf("terms are used up: the last was %d", last)
+func (v *voteFile) write(x vote, slot uint64) error {
+	if _, err := v.file.WriteAt(appendVote(nil, x), int64(slot)*voteSlot); err != nil {
+		return fmt.Errorf("write %s: %w", v.file.Name(), err)
 	}
-	return last + 1, nil
+	return nil
 }
