@@ -61,6 +61,9 @@ type task struct {
 	Conns  int    `json:"conns,omitempty"`
 	Bytes  int64  `json:"bytes,omitempty"` // of all connections together, after the warm-up
 	Count  int    `json:"count,omitempty"`
+
+	Recycled  bool `json:"recycled,omitempty"`  // the server writes over the same pages of its file again and again
+	Unchecked bool `json:"unchecked,omitempty"` // the client does not look at what it reads
 }
 
 // A measure is what a child says at its end.
@@ -78,8 +81,8 @@ type measure struct {
 // address once it listens; others never do.
 var sides = map[string]func(t task, ready func(addr string)) (measure, error){}
 
-// probe is the hidden command `teralog bench probe`, a child's whole life.
-func probe(_ context.Context, args []string, out io.Writer) error {
+// benchProbe is the hidden command `teralog bench probe`, a child's whole life.
+func benchProbe(_ context.Context, args []string, _ Start, _ io.Reader, out, _ io.Writer) error {
 	if len(args) != 1 {
 		return usage{errors.New("bench probe is for bench limits and bench suite to run")}
 	}

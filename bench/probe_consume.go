@@ -1,14 +1,13 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
-
-	"github.com/teralog/teralog/mem"
 )
 
 // What consume cannot do without. Client: ask, with two requests in flight,
@@ -16,66 +15,55 @@ import (
 // is asked for from a file that the page cache holds.
 
 // probeConsume reads by sendfile, each of the readers over a connection of its
-// own, answers of at most fetch bytes, bytes by all readers together.
-func probeConsume(ctx context.Context, dir string, fetch, record, readers int, bytes int64) (Round, error) {
-	return consume(ctx, "consume server", dir, fetch, record, readers, bytes)
+// own, answers of at most fetch bytes, moved bytes by all readers together.
+func probeConsume(ctx context.Context, dir string, fetch, record, readers int, moved int64) (Round, error) {
+	return consume(ctx, "consume server", task{Dir: dir, Batch: fetch, Record: record, Conns: readers, Bytes: moved})
 }
 
-// consume lets server, a side, answer.
-func consume(ctx context.Context, server, dir string, fetch, record, readers int, bytes int64) (Round, error) {
-	t := task{Side: server, Dir: dir, Batch: fetch, Record: record, Conns: readers, Bytes: bytes}
+func consume(ctx context.Context, server string, t task) (Round, error) {
 	client := t
-	client.Side = "consume client"
+	t.Side, client.Side = server, "consume client"
 	s, c, err := pair(ctx, t, client)
 	return roundOf(s, c), err
 }
 
-// A backlog is a file of equal batches in the page cache.
+// A backlog is a file of equal batches in the page cache, in portions of as
+// many whole batches as fit an answer.
 type backlog struct {
-	f     *os.File
-	batch int // bytes of each
-	crc   uint64
-	size  int64
+	f        *os.File
+	batch    int // bytes of each
+	portion  int // bytes
+	portions int64
+	crc      uint64 // of each batch
 }
 
 const (
-	backlogBytes = 256 << 20 // far more than a processor's caches hold
+	backlogBytes = 256 << 20 // about; far more than a processor's caches hold
 	backlogBatch = 64 << 10  // of a batch in it, at most
 )
 
-func newBacklog(t task) (backlog, error) {
+func newBacklog(t task) (*backlog, error) {
 	f, err := tempFile(t.Dir)
 	if err != nil {
-		return backlog{}, err
+		return nil, err
 	}
 	b := buildBatch(make([]byte, min(t.Batch, backlogBatch)), sampleValue(t.Record))
-	many := make([]byte, 0, writeChunk)
-	for len(many)+len(b) <= cap(many) {
-		many = append(many, b...)
-	}
-	l := backlog{f: f, batch: len(b), crc: uint64(binary.LittleEndian.Uint32(b[4:]))}
-	for l.size < backlogBytes {
-		if _, err := f.WriteAt(many, l.size); err != nil {
-			return l, err
+	p := bytes.Repeat(b, t.Batch/len(b))
+	l := &backlog{f: f, batch: len(b), portion: len(p), portions: int64(max(1, backlogBytes/len(p)))}
+	l.crc = uint64(binary.LittleEndian.Uint32(b[4:]))
+	for i := range l.portions {
+		if _, err := f.WriteAt(p, i*int64(len(p))); err != nil {
+			return nil, err
 		}
-		l.size += int64(len(many))
 	}
 	return l, nil
 }
 
-// A request asks for whole batches from a number on; its answer is the header,
-// of the same size, and the batches.
+// A request is for a portion by its number; behind the last comes the first.
+// The answer is a header of the same size and the portion.
 //
-//	| first batch u64 | bytes at most u32 | 0 u32 |      | bytes u32 | 0 … |
+//	| number u64 | 0 u64 |        | bytes u32 | 0 … |
 const consumeHeader = 16
-
-// answer returns where in the file the answer to a request lies and how long it is.
-func (l *backlog) answer(request []byte) (at int64, n int) {
-	first := int64(binary.LittleEndian.Uint64(request))
-	most := int64(binary.LittleEndian.Uint32(request[8:]))
-	at = first * int64(l.batch) % l.size
-	return at, int(min(most/int64(l.batch)*int64(l.batch), l.size-at))
-}
 
 // consumeServer answers by sendfile.
 func consumeServer(t task, ready func(string)) (measure, error) {
@@ -117,20 +105,21 @@ func serveBacklog(t task, ready func(string), sender func(*backlog, *sock) func(
 	}
 	g := &gauge{warm: t.warmUp()}
 	err = each(socks, func(_ int, s *sock) error {
-		send := sender(&l, s)
+		send := sender(l, s)
 		return readRequests(s, func(request []byte) error {
-			at, n := l.answer(request)
-			if n == 0 {
-				return fmt.Errorf("batches of %d bytes do not fit an answer of %d", l.batch, t.Batch)
-			}
-			err := send(at, n)
-			g.add(n)
+			number := int64(binary.LittleEndian.Uint64(request) >> 1)
+			err := send(number%l.portions*int64(l.portion), l.portion)
+			g.add(l.portion)
 			return err
 		})
 	})
 	m := g.stop()
-	m.Batches = g.moved / int64(l.batch)
-	m.Sum = uint64(m.Batches) * l.crc
+	if t.Unchecked { // all that the client can tell is how much there was
+		m.Batches = g.moved
+	} else {
+		m.Batches = g.moved / int64(l.batch)
+		m.Sum = uint64(m.Batches) * l.crc
+	}
 	return m, err
 }
 
@@ -161,9 +150,8 @@ func consumeClient(t task, _ func(string)) (measure, error) {
 	}
 	g := &gauge{warm: t.warmUp()}
 	var batches, sum atomic.Int64
-	var latency mem.Hist
 	err = each(socks, func(_ int, s *sock) error {
-		c := consuming{s: s, g: g, fetch: t.Batch, buf: make([]byte, readChunk)}
+		c := consuming{s: s, g: g, fetch: t.Batch, unchecked: t.Unchecked, buf: make([]byte, readChunk)}
 		err := c.run((t.warmUp() + t.Bytes) / int64(t.Conns))
 		batches.Add(c.check.batches)
 		sum.Add(int64(c.check.sum))
@@ -171,7 +159,9 @@ func consumeClient(t task, _ func(string)) (measure, error) {
 	})
 	m := g.stop()
 	m.Batches, m.Sum = batches.Load(), uint64(sum.Load())
-	m.P50, m.P99 = quantiles(&latency)
+	if t.Unchecked {
+		m.Batches = g.moved
+	}
 	return m, err
 }
 
@@ -181,21 +171,21 @@ type consuming struct {
 	g     *gauge
 	fetch int
 	buf   []byte
-	end   int   // of what is in buf
-	next  int64 // batch to be asked for
+	end   int // of what is in buf
 	check checker
+
+	unchecked bool
 }
 
 const requestsInFlight = 2
 
-// run reads at least bytes.
-func (c *consuming) run(bytes int64) error {
+// run reads at least so many bytes.
+func (c *consuming) run(least int64) error {
 	var head [consumeHeader]byte
-	perAnswer := int64(1) // guessed until the first answer tells
+	asked := int64(0)
 	ask := func() error {
-		binary.LittleEndian.PutUint64(head[:], uint64(c.next))
-		binary.LittleEndian.PutUint32(head[8:], uint32(c.fetch))
-		c.next += perAnswer
+		binary.LittleEndian.PutUint64(head[:], uint64(asked))
+		asked++
 		return c.s.write(head[:], false)
 	}
 	for range requestsInFlight {
@@ -203,17 +193,16 @@ func (c *consuming) run(bytes int64) error {
 			return err
 		}
 	}
-	asked, answered := int64(requestsInFlight), int64(0)
-	for moved := int64(0); answered < asked; answered++ {
+	moved := int64(0)
+	for answered := int64(0); answered < asked; answered++ {
 		n, err := c.readAnswer()
 		if err != nil {
 			return err
 		}
-		if moved += int64(n); moved < bytes {
+		if moved += int64(n); moved < least {
 			if err := ask(); err != nil {
 				return err
 			}
-			asked++
 		}
 	}
 	return nil
@@ -256,6 +245,10 @@ func (c *consuming) readAnswer() (int, error) {
 
 // take checks the whole batches at the front of p and takes their records apart.
 func (c *consuming) take(p []byte) (int, error) {
+	if c.unchecked {
+		c.g.add(len(p))
+		return len(p), nil
+	}
 	n, _, err := c.check.whole(p)
 	if err != nil {
 		return 0, err

@@ -21,17 +21,25 @@ import (
 // a read. In the synced form the acknowledgement waits for an fdatasync, and
 // reads go on meanwhile.
 
+// probeProduce moves bytes in batches of at most batch bytes over conns
+// connections, window of them in flight on each. The client builds them of
+// records of record bytes; if record is 0 it sends a ready one again and again.
+// The server writes a new file for each connection. P50 and P99 are those of
+// the acknowledgements.
 func probeProduce(ctx context.Context, dir string, batch, record, window, conns int, bytes int64) (Round, error) {
-	s, c, err := pair(ctx,
-		task{Side: "produce server", Dir: dir, Batch: batch, Conns: conns, Bytes: bytes},
-		task{Side: "produce client", Batch: batch, Record: record, Window: window, Conns: conns, Bytes: bytes})
-	return roundOf(s, c), err
+	return produce(ctx, "produce server", task{Dir: dir, Batch: batch, Record: record, Window: window, Conns: conns, Bytes: bytes})
 }
 
+// probeSyncProduce is the same with one file for all connections, and
+// acknowledgements only of what is on disk.
 func probeSyncProduce(ctx context.Context, dir string, batch, record, window, conns int, bytes int64) (Round, error) {
-	s, c, err := pair(ctx,
-		task{Side: "produce server, synced", Dir: dir, Batch: batch, Conns: conns, Bytes: bytes},
-		task{Side: "produce client", Batch: batch, Record: record, Window: window, Conns: conns, Bytes: bytes})
+	return produce(ctx, "produce server, synced", task{Dir: dir, Batch: batch, Record: record, Window: window, Conns: conns, Bytes: bytes})
+}
+
+func produce(ctx context.Context, server string, t task) (Round, error) {
+	client := t
+	t.Side, client.Side = server, "produce client"
+	s, c, err := pair(ctx, t, client)
 	return roundOf(s, c), err
 }
 
@@ -102,6 +110,10 @@ func (k *sink) append(p []byte) error {
 	return err
 }
 
+// recycledBytes is the length of a file that is written over and over. It is a
+// multiple of no batch's, so a batch may reach behind its end.
+const recycledBytes = 128 << 20
+
 const readChunk = 256 << 10 // of small batches: fits the second-level cache, and so does what is made of it
 
 func produceServer(t task, ready func(string)) (measure, error) {
@@ -112,6 +124,12 @@ func produceServer(t task, ready func(string)) (measure, error) {
 			return measure{}, err
 		}
 		sinks[i] = &sink{f: f}
+		if t.Recycled {
+			sinks[i].ring = recycledBytes
+			if _, err := fillFile(f, recycledBytes); err != nil {
+				return measure{}, err
+			}
+		}
 	}
 	socks, err := listen(t.Conns, ready)
 	if err != nil {

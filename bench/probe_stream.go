@@ -1,8 +1,21 @@
 package bench
 
-import "io"
+import (
+	"context"
+	"io"
+)
 
 // The bare stream: one side writes, the other reads, nobody looks.
+
+// probeStream moves bytes in writes of the given length, to a reader with that
+// low-water mark; 0 is none.
+func probeStream(ctx context.Context, write, lowat int, bytes int64) (Round, error) {
+	t := task{Side: "stream server", Batch: write, Window: lowat, Bytes: bytes}
+	client := t
+	client.Side = "stream client"
+	s, c, err := pair(ctx, t, client)
+	return roundOf(s, c), err
+}
 
 // warmUp returns how many bytes all connections of a task together move before
 // the clock starts: buffers have their pages by then, the kernel has found its
