@@ -123,6 +123,7 @@ func parseRateOrNone(s string) (int64, error) {
 
 func (l *load) outputFlags(f *flags) {
 	f.Var(oneOf(&l.format, "text", "json"), "o", "text or json")
+	f.StringVar(&l.html, "html", "", "write a page about the run to this file")
 	f.StringVar(&l.csv, "csv", "", "write a line for each second to this file")
 	f.BoolVar(&l.quiet, "q", false, "show no progress")
 }

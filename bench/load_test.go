@@ -144,6 +144,23 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
+// TestFiles writes what was asked for beside the result.
+func TestFiles(t *testing.T) {
+	dir := t.TempDir()
+	csv, page, profile := filepath.Join(dir, "r.csv"), filepath.Join(dir, "r.html"), filepath.Join(dir, "r.prof")
+	bench(t, "produce", "--records", "1k", "--warm-up", "0s", "--csv", csv, "--html", page, "--cpu-profile", profile)
+	f := func(name, begin string) {
+		t.Helper()
+		b, err := os.ReadFile(name)
+		if err != nil || !strings.HasPrefix(string(b), begin) {
+			t.Fatalf("%s begins %.40q: %v", name, b, err)
+		}
+	}
+	f(csv, "at_seconds,")
+	f(page, "<!")
+	f(profile, "\x1f\x8b")
+}
+
 // TestExisting loads a topic that is there already.
 func TestExisting(t *testing.T) {
 	b, err := inProcess(t)(t.TempDir(), "127.0.0.1:0")

@@ -212,5 +212,8 @@ func (r *Result) write(l *load, out io.Writer) error {
 	if l.csv != "" {
 		err = errors.Join(err, writeFile(l.csv, r.writeCSV))
 	}
+	if l.html != "" {
+		err = errors.Join(err, writeFile(l.html, func(w io.Writer) error { return writePage(w, r) }))
+	}
 	return err
 }
