@@ -217,7 +217,7 @@ func (r *Row) words() string {
 func (s *suite) check(ctx context.Context) error {
 	v := &verification{notes: io.Discard}
 	v.node.start = s.start
-	if err := v.parse([]string{"--records", "200000", "--kill-broker", "--kill-every", "500ms", "--data-dir", s.dir}); err != nil {
+	if err := v.parse([]string{"--records", "200000", "--kill-broker", "--kill-every", "500ms", "--data-dir", s.dir}, io.Discard); err != nil {
 		return err
 	}
 	d, err := v.run(ctx)

@@ -118,7 +118,7 @@ func (l *ledger) verdict(v *verification) verdict {
 	found, counts := l.checker.Finish()
 	kills, down := v.node.deaths()
 	d := verdict{Records: l.count, Seconds: time.Since(v.began).Seconds(), Kills: kills, Seed: v.seed,
-		DownMillis: down.Milliseconds(), Memory: peakMemory(), Counts: counts, Witnesses: l.wrong, failure: l.failure}
+		DownMillis: down.Milliseconds(), Memory: peakMemory(), Counts: counts, Witnesses: append([]string{}, l.wrong...), failure: l.failure}
 	for _, a := range found {
 		d.Witnesses = append(d.Witnesses, a.String())
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -27,29 +28,13 @@ another order, or in the place of another. Exits with 1 if it finds anything.
   teralog bench verify
   teralog bench verify --records 1000000 --kill-broker
 
-Flags:
-  --records N         records to send (default 10000000)
-  --size BYTES        of a record's value, 24B to 64KiB (default 100B)
-  --partitions N      of the topic, 1 to 1024 (default 12)
-  --producers N       each with a connection of its own, 1 to 64 (default 4)
-  --consumers N       each reads every partition, 0 to 16 (default 1)
-  --codec NAME        none, gzip, snappy or zstd (default none)
-  --flush MODE        async, interval or sync, of the topic (default async)
-  --server HOST:PORT  a broker that runs already (by default one is started)
-  --data-dir DIR      keep the started broker's files in DIR (by default they are removed)
-  --kill-broker       kill the started broker with SIGKILL at random moments and start it again
-  --kill-every TIME   mean time from its start to its death (default 3s)
-  --seed N            of these moments (default: drawn)
-  -o FORMAT           table or json (default table)
-
 It takes about 56 bytes of memory a record, and 32 a record of the partition
 read back: 10,000,000 stay within 1 GiB.
 `
 
 // verifyOptions are the flags.
 type verifyOptions struct {
-	records              int64
-	size                 int
+	records, size        int64
 	partitions           int
 	producers, consumers int
 	codec                wire.Codec
@@ -83,12 +68,11 @@ type verification struct {
 func verify(ctx context.Context, args []string, start Start, _ io.Reader, out, notes io.Writer) error {
 	v := &verification{notes: notes, live: isTerminal(notes)}
 	v.node.start = start
-	switch err := v.parse(args); {
+	switch err := v.parse(args, out); {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(out, verifyHelp)
 		return nil
 	case err != nil:
-		return usage{fmt.Errorf("%w; see teralog bench verify --help", err)}
+		return err
 	}
 	if v.node.dir == "" && v.server == "" {
 		temp, err := os.MkdirTemp("", "teralog-verify-")
@@ -109,51 +93,55 @@ func verify(ctx context.Context, args []string, start Start, _ io.Reader, out, n
 	return verdict.report(out, v.json)
 }
 
-func (v *verification) parse(args []string) error {
-	f := flag.NewFlagSet("verify", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
-	f.Int64Var(&v.records, "records", 10_000_000, "")
-	f.IntVar(&v.partitions, "partitions", 12, "")
-	f.IntVar(&v.producers, "producers", 4, "")
-	f.IntVar(&v.consumers, "consumers", 1, "")
-	f.StringVar(&v.flush, "flush", "async", "")
-	f.StringVar(&v.server, "server", "", "")
-	f.StringVar(&v.node.dir, "data-dir", "", "")
-	f.BoolVar(&v.kill, "kill-broker", false, "")
-	f.Uint64Var(&v.seed, "seed", rand.Uint64(), "")
-	size := int64(100)
-	f.Func("size", "", func(s string) (err error) { size, err = wire.ParseSize(s); return err })
-	v.killEvery = 3 * time.Second
-	f.Func("kill-every", "", func(s string) (err error) { v.killEvery, err = wire.ParseDuration(s); return err })
-	f.Func("codec", "", func(s string) (err error) { v.codec, err = wire.ParseCodec(s); return err })
-	format := f.String("o", "table", "")
-	if err := f.Parse(args); err != nil {
+// parse reads the flags; see flags.parse for its errors.
+func (v *verification) parse(args []string, out io.Writer) error {
+	v.verifyOptions = verifyOptions{records: 10_000_000, size: 100, partitions: 12, producers: 4, consumers: 1, flush: "async",
+		killEvery: 3 * time.Second, seed: rand.Uint64()}
+	format := "table"
+	f := newFlags(verifyHelp)
+	f.Var(value[int64]{&v.records, parseCount, formatCount}, "records", "records to send")
+	f.Var(size(&v.size), "size", "bytes of a record's value, 24 to 64KiB")
+	f.IntVar(&v.partitions, "partitions", v.partitions, "partitions of the topic, 1 to 1024")
+	f.IntVar(&v.producers, "producers", v.producers, "producers, each with a connection of its own, 1 to 64")
+	f.IntVar(&v.consumers, "consumers", v.consumers, "consumers that follow, each reading every partition, 0 to 16")
+	f.Var(value[wire.Codec]{&v.codec, wire.ParseCodec, wire.Codec.String}, "codec", "compression: none, gzip, snappy or zstd")
+	f.Var(oneOf(&v.flush, flushWords...), "flush", "when records are made durable: async, interval or sync")
+	f.StringVar(&v.server, "server", "", "host:port of a broker that runs already (by default one is started)")
+	f.StringVar(&v.node.dir, "data-dir", "", "where the started broker keeps its files (by default they are removed)")
+	f.BoolVar(&v.kill, "kill-broker", false, "kill the started broker at random moments with SIGKILL and start it again")
+	f.Var(duration(&v.killEvery), "kill-every", "mean time that it lives")
+	f.Func("seed", "of these moments and of what goes where (by default drawn)", func(s string) (err error) { v.seed, err = strconv.ParseUint(s, 10, 64); return err })
+	f.Var(oneOf(&format, "table", "json"), "o", "table or json")
+	if err := f.parse(args, out); err != nil {
 		return err
 	}
-	v.size, v.json = int(size), *format == "json"
+	v.json = format == "json"
+	return v.check()
+}
+
+// check returns an error if what was asked for makes no sense.
+func (v *verification) check() error {
 	within := func(name string, n, low, high int64) error {
 		if n < low || n > high {
-			return fmt.Errorf("--%s goes from %d to %d", name, low, high)
+			return fmt.Errorf("--%s %d: it is %d to %d", name, n, low, high)
 		}
 		return nil
 	}
 	err := errors.Join(
 		within("records", v.records, 1, maxOffset-1),
-		within("size", size, valueSize, 64<<10),
+		within("size", v.size, valueSize, 64<<10),
 		within("partitions", int64(v.partitions), 1, 1024),
 		within("producers", int64(v.producers), 1, 64),
 		within("consumers", int64(v.consumers), 0, 16))
 	switch {
 	case err != nil:
-		return err
-	case f.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case *format != "table" && *format != "json":
-		return fmt.Errorf("-o %s: it is table or json", *format)
-	case v.kill && v.server != "":
-		return errors.New("--kill-broker is for a broker started here, not for that of --server")
+	case v.server != "" && (v.kill || v.node.dir != ""):
+		err = errors.New("--kill-broker and --data-dir are for a broker started here, without --server")
 	case v.killEvery < time.Millisecond:
-		return errors.New("--kill-every is at least 1ms")
+		err = errors.New("--kill-every is at least 1ms")
+	}
+	if err != nil {
+		return usage{err}
 	}
 	return nil
 }

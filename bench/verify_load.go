@@ -29,7 +29,7 @@ func (v *verification) produce(ctx context.Context, number uint32, n int64) erro
 		if stay--; stay < 0 {
 			stay, part.Partition = rnd.IntN(256), rnd.Int32N(int32(v.partitions))
 		}
-		value = AppendValue(value[:0], id, v.size)
+		value = AppendValue(value[:0], id, int(v.size))
 		v.ledger.sent(id, part)
 		sent := id
 		r := client.Record{Topic: v.name, Partition: part.Partition, Pinned: true, Value: value}

@@ -53,7 +53,7 @@ func verified(t *testing.T, n string, plant func(*verification) error, args ...s
 	v := &verification{notes: io.Discard, quiet: plant}
 	v.node.start = startInside
 	args = append([]string{"--records", n, "--data-dir", t.TempDir(), "--partitions", "2", "--producers", "2", "--seed", "7"}, args...)
-	if err := v.parse(args); err != nil {
+	if err := v.parse(args, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	d, err := v.run(t.Context())
@@ -197,13 +197,13 @@ func TestVerifyCommand(t *testing.T) {
 			t.Fatalf("%q: %q, %v; want %q", args, out, err, want)
 		}
 	}
-	f("--records goes from 1 to", "--records", "0")
-	f("--size goes from 24 to 65536", "--size", "23")
-	f("--partitions goes from", "--partitions", "2000")
-	f("not defined", "--recrods", "1")
+	f("--records 0: it is 1 to", "--records", "0")
+	f("--size 23: it is 24 to 65536", "--size", "23")
+	f("--partitions 2000: it is", "--partitions", "2000")
+	f("did you mean --records?", "--recrods", "1")
 	f("unexpected argument", "now")
-	f("--kill-broker is for a broker started here", "--kill-broker", "--server", "127.0.0.1:1")
-	f("table or json", "-o", "xml")
+	f("--kill-broker and --data-dir are for a broker started here", "--kill-broker", "--server", "127.0.0.1:1")
+	f("table, json", "-o", "xml")
 
 	out, err := run("--help")
 	if err != nil || !strings.HasPrefix(out, "Usage: teralog bench verify") {
