@@ -57,6 +57,8 @@ var workloads = []workload{
 	{"e2e", "from the producer to a consumer that waits: how long each record takes", benchE2E},
 	{"idle", "connections that do nothing: what memory each takes", benchIdle},
 	{"backlog", "read what is not in memory while others write: what that does to them", benchBacklog},
+	{"limits", "what this machine could do at best, by the smallest programs that do the same", benchLimits},
+	{"probe", "", benchProbe},
 	{"suite", "every workload beside the limit of this machine, as tables and a page", benchSuite},
 	{"verify", "check every record of a load: none lost, twice there, or in another order", verify},
 }
