@@ -136,7 +136,7 @@ func (c *Call) Remote() string {
 	if c.conn == nil {
 		return ""
 	}
-	return c.conn.remote
+	return c.conn.remote()
 }
 
 // Cancelled is closed when the connection has ended, so that nobody waits for

@@ -88,7 +88,8 @@ type outbox struct {
 	off     int   // bytes of its buf sent
 	file    int   // ranges of it sent
 	fileOff int64 // bytes of the next range sent
-	parts   [maxParts][]byte
+	one     [1][]byte
+	several [][]byte // made when first more than one part goes out at once
 }
 
 // traffic counts the bytes that went out, by how, and the goroutines it took.
@@ -235,21 +236,26 @@ func (o *outbox) send(block bool) (ok bool, err error) {
 
 // sendPlain writes buffers, up to the first parcel with file ranges.
 func (o *outbox) sendPlain(block bool) (int, error) {
-	n, more := 0, false
-	for i := o.next; i < len(o.sending) && n < maxParts && !more; i++ {
-		p := &o.sending[i]
-		o.parts[n] = p.buf.B
-		if i == o.next {
-			o.parts[n] = p.buf.B[o.off:]
+	parts, more := o.one[:0], false
+	if len(o.sending)-o.next > 1 {
+		if o.several == nil {
+			o.several = make([][]byte, 0, maxParts)
 		}
-		n++
+		parts = o.several
+	}
+	for i := o.next; i < len(o.sending) && len(parts) < maxParts && !more; i++ {
+		p, from := &o.sending[i], 0
+		if i == o.next {
+			from = o.off
+		}
+		parts = append(parts, p.buf.B[from:])
 		more = p.hasRange()
 		if len(p.files) > 0 && !more {
 			break // its ranges are empty; finish them in order
 		}
 	}
-	sent, err := o.sock.write(o.parts[:n], more, block)
-	clear(o.parts[:n])
+	sent, err := o.sock.write(parts, more, block)
+	clear(parts)
 	o.count.plain.Add(int64(sent))
 	for left := sent; left > 0; {
 		p := &o.sending[o.next]
@@ -308,9 +314,9 @@ func (o *outbox) copyRange(f *FileRange, n int) (int, error) {
 		return 0, err
 	}
 	for sent := 0; sent < n; {
-		o.parts[0] = b.B[sent:]
-		m, err := o.sock.write(o.parts[:1], false, true)
-		o.parts[0] = nil
+		o.one[0] = b.B[sent:]
+		m, err := o.sock.write(o.one[:], false, true)
+		o.one[0] = nil
 		o.count.copied.Add(int64(m))
 		if err != nil {
 			return 0, err

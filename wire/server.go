@@ -35,7 +35,7 @@ type Server struct {
 	MaxConns    int   // further connections are closed at once, 50,000
 
 	HelloTimeout time.Duration // from accept to Hello, 10 s
-	IdleTimeout  time.Duration // without any call in flight, 10 min; noticed at the latest an eighth later
+	IdleTimeout  time.Duration // without any call in flight, 10 min; noticed at the latest 125 ms later
 	FrameTimeout time.Duration // for a frame to arrive, 30 s and 1 s for each 64 KiB of it
 	SendTimeout  time.Duration // for a response to make no progress, 30 s
 

@@ -328,7 +328,7 @@ func TestSlowPeers(t *testing.T) {
 		f(b.peer(), requestFrame(APIHello, 0, 1, &HelloRequest{Client: "a client with some name"}), 10*time.Second)
 		// The clock of a frame starts with its first byte, and again when its length is known.
 		f(b.helloPeer(), claim(1000, APITrim, 2), 3*time.Second+30*time.Second)
-		f(b.helloPeer(), nil, 10*time.Minute+75*time.Second)
+		f(b.helloPeer(), nil, 10*time.Minute+restAfter/8)
 	})
 }
 
@@ -513,6 +513,71 @@ func TestIdleTimeout(t *testing.T) {
 		if s := b.server.Stats(); s.Timeouts != 1 || s.Conns != 0 {
 			t.Errorf("%+v", s)
 		}
+	})
+}
+
+// TestRest: a quiet connection waits as another goroutine, and nobody can tell:
+// whole requests and halves of them come through, calls in flight are answered,
+// a drain ends it at once.
+func TestRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var parked *Call
+		b := newBed(t, handlerFunc(func(c *Call) {
+			if c.API == APITrim && parked == nil {
+				parked = c
+				return
+			}
+			c.Reply(&TrimResponse{})
+		}), nil)
+		p := b.helloPeer()
+		rested := func() {
+			t.Helper()
+			time.Sleep(3 * restAfter)
+			synctest.Wait()
+			b.server.mu.Lock()
+			defer b.server.mu.Unlock()
+			for c := range b.server.conns {
+				if !c.resting {
+					t.Error("it does not rest")
+				}
+			}
+			b.wantNoBuffers()
+		}
+		f := func(correlation uint32) {
+			t.Helper()
+			if h, _ := p.recv(); h.correlation != correlation || h.code != CodeOK {
+				t.Errorf("answer %v, want one to %d", h, correlation)
+			}
+		}
+
+		rested()
+		before := bubbleGoroutines()
+		p.send(trimFrame(2, 0))
+		synctest.Wait()
+		time.Sleep(3 * restAfter) // with a call in flight
+		p.send(trimFrame(3, 0))
+		f(3)
+		parked.Reply(&TrimResponse{})
+		f(2)
+		rested()
+		half := trimFrame(4, 0)
+		p.send(half[:9])
+		time.Sleep(3 * restAfter)
+		p.send(half[9:])
+		f(4)
+		p.send(append(trimFrame(5, 0), half[:9]...))
+		f(5)
+		p.send(half[9:])
+		f(4)
+		rested()
+		if n := bubbleGoroutines(); n != before {
+			t.Errorf("%d goroutines, %d before", n, before)
+		}
+		start := time.Now()
+		if err := b.server.Shutdown(context.Background()); err != nil || time.Since(start) > 0 {
+			t.Errorf("drained after %v: %v", time.Since(start), err)
+		}
+		p.wantClosed()
 	})
 }
 

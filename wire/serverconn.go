@@ -21,6 +21,13 @@ var (
 	errNoHello  = errors.New("no valid hello")
 )
 
+// errResting ends a reader's goroutine but not its connection.
+var errResting = errors.New("connection rests")
+
+// restAfter is how long a connection must have been quiet for its reader to go
+// on waiting as a new goroutine, on the small stack that one begins with.
+const restAfter = time.Second
+
 // lingerTime is how long a connection that we end waits for the peer to read
 // our last answers and close.
 const lingerTime = time.Second
@@ -33,7 +40,6 @@ const lingerTime = time.Second
 type serverConn struct {
 	server *Server
 	sock   *socket
-	remote string
 	out    outbox
 	budget *mem.Budget   // of this connection
 	gone   chan struct{} // closed when the connection has ended
@@ -48,6 +54,7 @@ type serverConn struct {
 	in       frameReader
 	greeted  bool
 	holding  bool // the outbox's turn
+	resting  bool // the deadline is that of a long silence
 	charged  int  // bytes from the budgets for the frame at the front
 	deadline time.Time
 	framed   int  // length of the frame the deadline was made for, 0: an idle one
@@ -57,18 +64,45 @@ type serverConn struct {
 func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c := &serverConn{server: s, budget: mem.NewBudget(s.ConnBudget), gone: make(chan struct{})}
 	c.sock = newSocket(nc, s.SendTimeout)
-	if a := nc.RemoteAddr(); a != nil {
-		c.remote = a.String()
-	}
 	c.fell.L = &c.out.mu
 	c.out.init(c.sock, s.replies, c, &s.traffic)
 	c.in.init(c.sock, s.requests)
 	return c
 }
 
-// run is the reader's goroutine.
+// remote returns the peer's address.
+func (c *serverConn) remote() string {
+	if a := c.sock.RemoteAddr(); a != nil {
+		return a.String()
+	}
+	return ""
+}
+
+// run is the reader's goroutine. What waits for a quiet peer is kept shallow,
+// so that it fits the smallest stack there is: one that once had served a
+// request would be twice as large, for each of thousands of idle connections.
 func (c *serverConn) run() {
-	err := c.read()
+	var err error
+	if c.resting {
+		err = c.in.fill(0)
+	}
+	c.serve(err)
+}
+
+// serve works off what the peer sends, after a first fill that returned err,
+// and ends the connection.
+func (c *serverConn) serve(err error) {
+	if c.resting {
+		c.resting = false
+		err = c.waited(err)
+	}
+	if err == nil {
+		err = c.read()
+	}
+	if err == errResting {
+		go c.run()
+		return
+	}
 	s := c.server
 	switch {
 	case errors.Is(err, errDraining) || errors.Is(err, errNoHello):
@@ -78,7 +112,7 @@ func (c *serverConn) run() {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		s.count.timeouts.Add(1)
 	}
-	s.Log.Debug("connection ended", "remote", c.remote, "err", err)
+	s.Log.Debug("connection ended", "remote", c.remote(), "err", err)
 	c.cut(err)
 	c.in.drop()
 	c.discharge(int64(c.charged))
@@ -87,9 +121,11 @@ func (c *serverConn) run() {
 
 // read serves requests until the connection ends and returns why.
 func (c *serverConn) read() error {
-	c.deadline = time.Now().Add(c.server.HelloTimeout)
-	if err := c.setDeadline(); err != nil {
-		return err
+	if !c.greeted {
+		c.deadline = time.Now().Add(c.server.HelloTimeout)
+		if err := c.setDeadline(); err != nil {
+			return err
+		}
 	}
 	for {
 		c.holding = c.out.take()
@@ -150,7 +186,7 @@ func (c *serverConn) step() (need int, more bool, err error) {
 	frame := c.in.take(n)
 	c.charged, c.framed = 0, 0
 	c.inFlight.Add(1)
-	return 0, true, c.serve(newCall(c, h, frame, c.in.buf, int64(n)))
+	return 0, true, c.answer(newCall(c, h, frame, c.in.buf, int64(n)))
 }
 
 func (c *serverConn) maxFrame() int {
@@ -188,8 +224,8 @@ func (c *serverConn) refuse(h requestHeader, n int) {
 	c.send(parcel{buf: b, calls: 1})
 }
 
-// serve has one call answered.
-func (c *serverConn) serve(call *Call) (err error) {
+// answer has one call answered.
+func (c *serverConn) answer(call *Call) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.panicked(call, p)
@@ -216,7 +252,7 @@ func (c *serverConn) serve(call *Call) (err error) {
 
 // panicked answers for a handler that could not.
 func (c *serverConn) panicked(call *Call, p any) {
-	c.server.Log.Error("panic in a handler", "api", call.API.String(), "remote", c.remote, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+	c.server.Log.Error("panic in a handler", "api", call.API.String(), "remote", c.remote(), "err", fmt.Sprint(p), "stack", string(debug.Stack()))
 	call.Fail()
 }
 
@@ -301,6 +337,19 @@ func (c *serverConn) fill(need int) error {
 		return err
 	}
 	err := c.in.fill(need)
+	if c.greeted && c.framed == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !c.isDraining() {
+		c.resting = true
+		c.deadline = time.Now().Add(c.server.IdleTimeout - c.server.restAfter())
+		if err := c.setDeadline(); err != nil {
+			return err
+		}
+		return errResting
+	}
+	return c.waited(err)
+}
+
+// waited says what to make of the end of a wait for the peer.
+func (c *serverConn) waited(err error) error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
@@ -309,16 +358,19 @@ func (c *serverConn) fill(need int) error {
 		c.starved = true
 		return errDraining
 	case c.greeted && c.framed == 0 && c.inFlight.Load() > 0:
-		c.deadline = time.Time{} // not idle: its calls take long
-		return nil
+		return nil // not idle: its calls take long
 	}
 	return err
 }
 
+// restAfter is how long a connection is quiet before it rests.
+func (s *Server) restAfter() time.Duration { return min(restAfter, s.IdleTimeout/4) }
+
 // renewDeadline sets the time by which the peer must send something: a frame
-// that has begun must come to its end, a connection without any must not idle
-// for ever. An idle deadline lies an eighth too late and is left alone until it
-// comes closer than it should, so that most reads change no timer.
+// that has begun must come to its end, a connection without any rests after a
+// while and must not do so for ever. The deadline of rest lies an eighth too
+// late and is left alone until it comes closer than it should, so that most
+// reads change no timer.
 func (c *serverConn) renewDeadline(need int) error {
 	if !c.greeted {
 		return c.setDeadline() // that of Hello
@@ -330,11 +382,13 @@ func (c *serverConn) renewDeadline(need int) error {
 	case began:
 		c.framed = max(need, 1)
 		c.deadline = now.Add(s.FrameTimeout + time.Duration(max(need, c.in.skipping)>>16)*time.Second)
-	case c.framed == 0 && c.deadline.Sub(now) >= s.IdleTimeout:
-		return nil
 	default:
+		rest, left := s.restAfter(), c.deadline.Sub(now)
+		if c.framed == 0 && left >= rest && left <= rest+rest/8 {
+			return nil
+		}
 		c.framed = 0
-		c.deadline = now.Add(s.IdleTimeout + s.IdleTimeout/8)
+		c.deadline = now.Add(rest + rest/8)
 	}
 	return c.setDeadline()
 }
