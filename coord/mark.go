@@ -20,6 +20,9 @@ import (
 //	damaged   | magic "TLD" 0x01 | index u64 | CRC u32 of what precedes |
 type damageMark struct{ index raft.Index } // 0: none
 
+// unknownIndex stands for more than there is.
+const unknownIndex raft.Index = math.MaxInt64
+
 const (
 	markName  = "damaged"
 	markMagic = "TLD\x01"
@@ -27,7 +30,7 @@ const (
 )
 
 // open reads the mark. One that cannot be read stands for more than there is, so
-// that only a leader of a newer term ends it.
+// only a leader of a newer term ends it.
 func (d *damageMark) open(disk storage.FS, dir string) error {
 	f, err := disk.Open(dir+"/"+markName, storage.Read)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +46,7 @@ func (d *damageMark) open(disk storage.FS, dir string) error {
 		return fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	if d.index, err = readMark(b[:n]); err != nil {
-		d.index = math.MaxInt64
+		d.index = unknownIndex
 	}
 	return nil
 }
@@ -87,7 +90,7 @@ func readMark(b []byte) (raft.Index, error) {
 	if err := r.Finish(); err != nil {
 		return 0, err
 	}
-	if string(magic) != markMagic || crc != crc32.Checksum(b[:markSize-4], castagnoli) || i == 0 || i > math.MaxInt64 {
+	if string(magic) != markMagic || crc != crc32.Checksum(b[:markSize-4], castagnoli) || i == 0 || i > unknownIndex {
 		return 0, fmt.Errorf("%w: not a mark of damage", wire.ErrCorrupt)
 	}
 	return i, nil

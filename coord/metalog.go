@@ -146,13 +146,23 @@ func (m *metalog) Load() (raft.State, error) {
 		if m.alone {
 			return s, bad
 		}
-		m.say.Warn("metadata entries are damaged; a leader has to replace them", "err", bad)
-		if err := m.mark.raise(m.dir.FS(), m.path(), raft.Index(m.log.View().End())); err != nil {
+		if err := m.damaged(bad); err != nil {
 			return s, err
 		}
 	}
 	s.Damaged = m.mark.index
 	return s, m.checkVote(&s)
+}
+
+// damaged notes that what the log held cannot all be read. If files are shorter
+// than they were, nobody knows how much they held.
+func (m *metalog) damaged(bad error) error {
+	m.say.Warn("metadata entries are damaged; a leader has to replace them", "err", bad)
+	until := raft.Index(m.log.View().End())
+	if m.log.Recovery().Lost > 0 {
+		until = unknownIndex
+	}
+	return m.mark.raise(m.dir.FS(), m.path(), until)
 }
 
 // checkVote holds the vote against the log, a second witness of terms. Alone, a
@@ -190,7 +200,7 @@ func (m *metalog) meet(s raft.Snapshot) error {
 	case err == nil && term == s.Term:
 		return nil
 	case errors.Is(err, wire.ErrCorrupt): // what follows may be of the log before the snapshot, or not
-		err = m.mark.raise(m.dir.FS(), m.path(), raft.Index(v.End()))
+		err = m.damaged(err)
 	}
 	if err != nil {
 		return err

@@ -109,6 +109,43 @@ func TestSyncedProof(t *testing.T) {
 	}
 }
 
+// TestTruncateMissing truncates a log to an offset whose file is gone.
+func TestTruncateMissing(t *testing.T) {
+	disk := NewMemFS(1)
+	o := Options{Synced: true, SegmentBytes: 700}
+	l := newTestLog(t, disk, o)
+	if err := l.SetEpoch(0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 9 {
+		mustAppend(t, l, 1, together(t, 1, i, 100)...)
+	}
+	p := mustPoint(t, l)
+	for base, gone := range map[wire.Offset][]wire.Offset{0: {0}, l.active.base: {0, 3, 6}} {
+		disk := disk.Clone()
+		for _, at := range gone {
+			if err := disk.Remove(logName(at)); err != nil {
+				t.Fatalf("%d of %v: %v", at, gone, err)
+			}
+		}
+		again := reopen(t, disk, o, &p)
+		if len(again.Recovery().Damaged) == 0 {
+			t.Fatalf("without %v: %v", gone, again.Recovery())
+		}
+		below := again.PointBelow(2)
+		if err := again.Truncate(2); err != nil {
+			t.Fatal(err)
+		}
+		again = reopen(t, disk.Crash(CrashNone), o, &below)
+		if r := again.Recovery(); len(r.Damaged) > 0 && r.Damaged[0].To > 2 || r.Lost > 0 || again.View().End() != 2 {
+			t.Fatalf("without %v, base %d: %v, point %+v", gone, base, r, below)
+		}
+		if a := mustAppend(t, again, 1, together(t, 1, 1, 10)...); a.First != 2 {
+			t.Fatalf("offset %d", a.First)
+		}
+	}
+}
+
 // TestPointBelow truncates a log below its recovery point.
 func TestPointBelow(t *testing.T) {
 	disk := NewMemFS(1)

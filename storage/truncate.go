@@ -34,9 +34,10 @@ func (l *Log) PointBelow(to wire.Offset) Point {
 		return l.point
 	}
 	base := l.active.base
-	for i := len(l.sealed) - 1; base > to; i-- {
+	for i := len(l.sealed) - 1; base > to && i >= 0; i-- {
 		base = l.sealed[i].base
 	}
+	base = min(base, to) // below it files may be missing
 	return Point{ID: l.home.id, Start: min(l.start, base), Offset: base, SegmentBase: base, Committed: base,
 		GreatestTime: math.MinInt64, AppendTime: math.MinInt64, Snapshot: -1}
 }
@@ -62,6 +63,13 @@ func (l *Log) cut(to wire.Offset, ours bool) error {
 			return err
 		}
 		n := len(l.sealed) - 1
+		if n < 0 { // the files before it are missing
+			if err := l.begin(to); err != nil {
+				return err
+			}
+			reopen = false
+			break
+		}
 		l.active, l.tail, l.sealed = l.sealed[n], l.sealed[n].final, l.sealed[:n:n]
 	}
 	if l.tail.end > to || reopen {
