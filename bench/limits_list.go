@@ -16,7 +16,7 @@ func limits() []limit {
 	return all
 }
 
-func share(bytes, scale float64) int64 { return int64(bytes * scale) }
+func scaled(bytes, scale float64) int64 { return int64(bytes * scale) }
 
 func streamLimits() (all []limit) {
 	for _, one := range []struct{ write, lowat int }{{16 << 10, 0}, {64 << 10, 0}, {256 << 10, 0}, {1 << 20, 0}, {1 << 20, 256 << 10}} {
@@ -25,7 +25,7 @@ func streamLimits() (all []limit) {
 			name += ", RCVLOWAT " + sized(one.lowat)
 		}
 		all = append(all, limit{group: "loopback TCP", name: name, numbers: rate, run: func(ctx context.Context, _ string, scale float64) (Round, error) {
-			return probeStream(ctx, one.write, one.lowat, share(8e8, scale))
+			return probeStream(ctx, one.write, one.lowat, scaled(8e8, scale))
 		}})
 	}
 	return all
@@ -56,7 +56,7 @@ func produceLimits() (all []limit) {
 		}
 		t := task{Batch: s.batch, Record: record, Window: s.window, Conns: 1, Recycled: recycled}
 		one.run = func(ctx context.Context, dir string, scale float64) (Round, error) {
-			t.Dir, t.Bytes = dir, share(bytes, scale)
+			t.Dir, t.Bytes = dir, scaled(bytes, scale)
 			return produce(ctx, "produce server", t)
 		}
 		all = append(all, one)
@@ -78,7 +78,7 @@ func produceLimits() (all []limit) {
 func consumeLimits() (all []limit) {
 	add := func(name, server string, t task, bytes float64) {
 		all = append(all, limit{group: "cached file to a socket", name: name, numbers: rate, run: func(ctx context.Context, dir string, scale float64) (Round, error) {
-			t.Dir, t.Bytes = dir, share(bytes, scale)
+			t.Dir, t.Bytes = dir, scaled(bytes, scale)
 			return consume(ctx, server, t)
 		}})
 	}
@@ -106,7 +106,7 @@ func syncLimits() (all []limit) {
 	const bytes = 2e8
 	for _, s := range produceShapes {
 		all = append(all, limit{group: "fdatasync", name: fmt.Sprintf("receive, check, pwrite, %v", s), numbers: rate, newBytes: bytes, run: func(ctx context.Context, dir string, scale float64) (Round, error) {
-			return probeSyncProduce(ctx, dir, s.batch, 100, s.window, 1, share(bytes, scale))
+			return probeSyncProduce(ctx, dir, s.batch, 100, s.window, 1, scaled(bytes, scale))
 		}})
 	}
 	return all
@@ -115,20 +115,20 @@ func syncLimits() (all []limit) {
 func diskLimits() []limit {
 	const written, reread = 2 << 30, 1 << 30
 	return []limit{{group: "disk", name: "buffered, write-back each 16MiB", numbers: rate, newBytes: written, run: func(ctx context.Context, dir string, scale float64) (Round, error) {
-		return probePaced(ctx, dir, share(written, scale))
+		return probePaced(ctx, dir, scaled(written, scale))
 	}}, {group: "disk", name: "fdatasync, drop, read and CRC", numbers: rate, newBytes: reread, run: func(ctx context.Context, dir string, scale float64) (Round, error) {
-		return probeReread(ctx, dir, share(reread, scale))
+		return probeReread(ctx, dir, scaled(reread, scale))
 	}}}
 }
 
 func processorLimits() []limit {
 	return []limit{{group: "processor", name: "CRC-32C of 64KiB, cached", numbers: rate, run: func(ctx context.Context, _ string, scale float64) (Round, error) {
-		return probeCRC(ctx, true, share(8e9, scale))
+		return probeCRC(ctx, true, scaled(8e9, scale))
 	}}, {group: "processor", name: "CRC-32C from memory", numbers: rate, run: func(ctx context.Context, _ string, scale float64) (Round, error) {
-		return probeCRC(ctx, false, share(2e9, scale))
+		return probeCRC(ctx, false, scaled(2e9, scale))
 	}}, {group: "processor", name: "hand-off to a goroutine and back", numbers: median, run: func(ctx context.Context, _ string, scale float64) (Round, error) {
-		return probeHandOff(ctx, int(share(1e6, scale)))
+		return probeHandOff(ctx, int(scaled(1e6, scale)))
 	}}, {group: "processor", name: "round trip of 100 bytes", numbers: quantile, run: func(ctx context.Context, _ string, scale float64) (Round, error) {
-		return probePing(ctx, 100, int(share(20_000, scale)))
+		return probePing(ctx, 100, int(scaled(20_000, scale)))
 	}}}
 }

@@ -38,7 +38,7 @@ type backlog struct {
 }
 
 const (
-	backlogBytes = 256 << 20 // about; far more than a processor's caches hold
+	backlogBytes = 256 << 20 // at most; far more than a processor's caches hold
 	backlogBatch = 64 << 10  // of a batch in it, at most
 )
 
@@ -49,7 +49,7 @@ func newBacklog(t task) (*backlog, error) {
 	}
 	b := buildBatch(make([]byte, min(t.Batch, backlogBatch)), sampleValue(t.Record))
 	p := bytes.Repeat(b, t.Batch/len(b))
-	l := &backlog{f: f, batch: len(b), portion: len(p), portions: int64(max(1, backlogBytes/len(p)))}
+	l := &backlog{f: f, batch: len(b), portion: len(p), portions: max(1, min(backlogBytes, t.Bytes)/int64(len(p)))}
 	l.crc = uint64(binary.LittleEndian.Uint32(b[4:]))
 	for i := range l.portions {
 		if _, err := f.WriteAt(p, i*int64(len(p))); err != nil {

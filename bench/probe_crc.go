@@ -9,7 +9,7 @@ import (
 // probeCRC checksums bytes by pieces of 64 KiB: always the same piece if hot,
 // else each of a stretch of memory far larger than the caches.
 func probeCRC(ctx context.Context, hot bool, bytes int64) (Round, error) {
-	t := task{Side: "crc", Batch: crcStretch, Bytes: bytes}
+	t := task{Side: "crc", Batch: int(max(1, min(crcStretch, bytes)/crcPiece)) * crcPiece, Bytes: bytes}
 	if hot {
 		t.Batch = crcPiece
 	}

@@ -52,7 +52,6 @@ type gauge struct {
 	began   bool
 	beganAt int64
 	watch   stopwatch
-	m       measure
 }
 
 func (g *gauge) add(n int) {
@@ -63,10 +62,14 @@ func (g *gauge) add(n int) {
 	}
 }
 
-// stop returns the measure of what was moved since the clock started.
+// stop returns the measure of what was moved since the clock started; if it
+// never did, nothing.
 func (g *gauge) stop() measure {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if !g.began {
+		return measure{}
+	}
 	return g.watch.stop(g.moved - g.beganAt)
 }
 
@@ -110,8 +113,8 @@ func (k *sink) append(p []byte) error {
 	return err
 }
 
-// recycledBytes is the length of a file that is written over and over. It is a
-// multiple of no batch's, so a batch may reach behind its end.
+// recycledBytes is the length of a file that is written over and over, at
+// most. Batches do not divide it, so the last may reach behind its end.
 const recycledBytes = 128 << 20
 
 const readChunk = 256 << 10 // of small batches: fits the second-level cache, and so does what is made of it
@@ -125,8 +128,8 @@ func produceServer(t task, ready func(string)) (measure, error) {
 		}
 		sinks[i] = &sink{f: f}
 		if t.Recycled {
-			sinks[i].ring = recycledBytes
-			if _, err := fillFile(f, recycledBytes); err != nil {
+			sinks[i].ring = min(recycledBytes, t.Bytes)
+			if _, err := fillFile(f, sinks[i].ring); err != nil {
 				return measure{}, err
 			}
 		}
