@@ -21,7 +21,7 @@ func (n *Node) campaign(pre, transfer bool) {
 		ask.Kind = VoteKind
 	}
 	n.role = c
-	for _, p := range n.log.config().members.all() {
+	for _, p := range n.log.config().all {
 		if p != n.c.Self && n.log.config().members.voter(p) {
 			n.request(p, ask)
 		}

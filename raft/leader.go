@@ -30,14 +30,14 @@ func (n *Node) becomeLeader() {
 
 // follow gives every other member a progress, and forgets who is none.
 func (l *leader) follow(n *Node) {
-	members := &n.log.config().members
-	for _, p := range members.all() {
+	now := n.log.config()
+	for _, p := range now.all {
 		if p != n.c.Self && l.followers[p] == nil {
 			l.followers[p] = newProgress(n.log.last() + 1)
 		}
 	}
 	for p := range l.followers {
-		if !members.contains(p) {
+		if !now.members.contains(p) {
 			delete(l.followers, p)
 		}
 	}
@@ -81,8 +81,8 @@ func (l *leader) step(n *Node, m *Message) {
 		l.appended(n, f, m)
 	case HeartbeatReply:
 		f.answered(m.Round)
-		if m.Damaged && m.Index < f.match {
-			f.lost(m.Index)
+		if m.Damaged && !f.damaged && m.Index < f.match {
+			f.lost(m.Index) // from here on its answers to appends tell more
 		}
 		l.reads.confirm(n, l)
 	case SnapshotReply:
@@ -91,17 +91,13 @@ func (l *leader) step(n *Node, m *Message) {
 }
 
 func (l *leader) appended(n *Node, f *progress, m *Message) {
-	f.counted = !m.Damaged
+	f.damaged = m.Damaged
 	if !m.Reject {
 		f.acked(m.Index)
 		l.advance(n)
 		return
 	}
 	hint, _ := n.log.mayMatch(m.Hint, m.LogTerm)
-	if m.Damaged && hint < f.match {
-		f.lost(hint)
-		return
-	}
 	f.rejected(m.Index, hint)
 }
 
@@ -168,7 +164,7 @@ func (l *leader) held(n *Node, p Peer) Index {
 		}
 		return n.log.stable
 	}
-	if f := l.followers[p]; f.counted {
+	if f := l.followers[p]; !f.damaged {
 		return f.match
 	}
 	return 0
@@ -205,7 +201,7 @@ func (l *leader) flush(n *Node) {
 	if l.reads.begin(n, l) {
 		l.beats = true
 	}
-	for _, p := range n.log.config().members.all() {
+	for _, p := range n.log.config().all {
 		if f := l.followers[p]; f != nil {
 			if l.beats {
 				n.lead(p, Message{Kind: HeartbeatKind, Commit: min(f.match, n.log.commit), Round: l.reads.round})

@@ -30,7 +30,10 @@ type raftLog struct {
 type membership struct {
 	index   Index
 	members Members
+	all     []Peer // of them, in order
 }
+
+func newMembership(i Index, m Members) membership { return membership{i, m, m.all()} }
 
 func newLog(s State) (raftLog, error) {
 	l := raftLog{
@@ -39,7 +42,7 @@ func newLog(s State) (raftLog, error) {
 		commit:   s.Snapshot.Index,
 		applied:  s.Snapshot.Index,
 		snapshot: s.Snapshot,
-		configs:  []membership{{s.Snapshot.Index, s.Snapshot.Members}},
+		configs:  []membership{newMembership(s.Snapshot.Index, s.Snapshot.Members)},
 	}
 	if l.base.index > l.snapshot.Index {
 		return l, fmt.Errorf("%w: the log begins after entry %d, the snapshot ends at %d", ErrState, l.base.index, l.snapshot.Index)
@@ -118,7 +121,7 @@ func (l *raftLog) push(e Entry) error {
 		if err != nil {
 			return fmt.Errorf("entry %d: %w", e.Index, err)
 		}
-		l.configs = append(l.configs, membership{e.Index, m})
+		l.configs = append(l.configs, newMembership(e.Index, m))
 	}
 	l.entries = append(l.entries, e)
 	return nil
@@ -253,7 +256,7 @@ func (l *raftLog) install(s Snapshot) {
 		commit:   s.Index,
 		applied:  s.Index,
 		snapshot: s,
-		configs:  []membership{{s.Index, s.Members}},
+		configs:  []membership{newMembership(s.Index, s.Members)},
 	}
 }
 

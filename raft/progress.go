@@ -11,7 +11,7 @@ import "fmt"
 //	             chunk under way
 //
 //	acked     any → replicating: the logs meet; while streaming, not before the
-//	          snapshot is there
+//	          snapshot is there; a damaged follower stays probing
 //	rejected  probing, replicating → probing, further back
 //	lost      any → probing, the match forgotten
 //	answered  replicating → probing, if nothing moved since the last time: what
@@ -24,10 +24,11 @@ type progress struct {
 
 	waiting  bool    // probing, streaming: one message is under way
 	inflight []Index // replicating: the last entry of each append under way, ascending
+	again    Index   // replicating: what was sent up to here was sent before the last step back
 	told     Index   // the commit index last sent
 	seen     Index   // match at the last answered heartbeat
 
-	counted bool // match counts: the node has not lost a part of its log
+	damaged bool // it has lost a part of its log, so match does not count
 	active  bool // something came from it since the last look
 
 	snapshot Snapshot // streaming: what is sent
@@ -82,6 +83,12 @@ func (p *progress) acked(i Index) bool {
 	switch {
 	case old || p.mode == replicating:
 	case p.mode == streaming && p.match < p.snapshot.Index:
+	case p.damaged:
+		// One append at a time: each late answer to many of them could be taken
+		// for another loss, which begins anew with as many, and so on for ever.
+		if news {
+			p.become(probing)
+		}
 	default:
 		p.become(replicating)
 	}
@@ -91,12 +98,19 @@ func (p *progress) acked(i Index) bool {
 // rejected notes that entry prev did not match, and that at most hint may. It
 // reports whether that was news: an old answer to an old append is not.
 func (p *progress) rejected(prev, hint Index) bool {
+	gone := p.damaged && hint < p.match
 	switch {
-	case p.mode == streaming || prev <= p.match:
+	case p.mode == streaming || prev <= p.match && !gone:
 		return false
 	case p.mode == probing && prev != p.next-1:
 		return false
+	case gone:
+		p.lost(hint)
+		return true
+	case p.mode == replicating && prev <= p.again:
+		return false // where appends overtake each other, one step back a window
 	}
+	p.again = max(p.again, p.next-1)
 	p.become(probing)
 	p.next = max(min(prev, hint+1), p.match+1)
 	return true
@@ -105,7 +119,7 @@ func (p *progress) rejected(prev, hint Index) bool {
 // lost forgets what the follower said it held: it cannot read it any more.
 func (p *progress) lost(hint Index) {
 	p.become(probing)
-	p.match, p.counted = min(p.match, hint), false
+	p.match, p.damaged = min(p.match, hint), true
 	p.next = p.match + 1
 	p.told = 0
 }

@@ -40,6 +40,7 @@ type quorum struct {
 	elections int
 	healed    bool
 	seen      map[string]int
+	encoded   []byte // the message last sent
 }
 
 // maxMembers is how many nodes a cluster may have.
@@ -56,6 +57,7 @@ var raftRare = []string{
 	"leader change within a joint configuration",
 	"lost chunk",
 	"membership change",
+	"no room on a disk",
 	"read",
 	"request came twice",
 	"snapshot installed",

@@ -38,6 +38,8 @@ func (q *quorum) befall(f *fault, winner *member) {
 		m.stop = f
 	case "slow":
 		m.slow = q.now.Mono + f.lasts
+	case "full":
+		m.full = q.now.Mono + f.lasts
 	case "pause":
 		m.pause(f.lasts)
 	case "wipe":

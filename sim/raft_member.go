@@ -28,7 +28,11 @@ type member struct {
 	busy    time.Duration  // its loop waits for the disk until then
 	lag     time.Duration  // how long the disk took in this turn
 	slow    time.Duration  // until then each fsync takes long
+	full    time.Duration  // until then there is no room on the disk
 	stop    *fault         // what is to happen when the disk stops
+
+	burst     int // messages sent since burstFrom
+	burstFrom time.Duration
 
 	led       raft.Term // the newest in which it was seen to lead
 	committed raft.Index
@@ -88,7 +92,7 @@ func (m *member) turn() {
 		if !m.up || m.paused || m.q.now.Mono < m.busy {
 			return
 		}
-		m.lag = 0
+		m.lag, m.shadow.refused = 0, false
 		worked, err := m.driver.Turn()
 		if err != nil {
 			m.stopped(err)

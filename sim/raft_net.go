@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"hash/crc32"
 	"slices"
 	"time"
@@ -13,16 +14,26 @@ var crcTable = crc32.MakeTable(crc32.Castagnoli)
 // foreignTerm is that of messages of another cluster.
 const foreignTerm = 1 << 30
 
+// maxBurst is more than what a member has reason to send within a tick.
+const maxBurst = 20_000
+
 // Send is a member's transport. Each message goes through its bytes, and may be
 // lost, repeated, and late.
 func (m *member) Send(messages []raft.Message) {
 	q, s := m.q, m.q.scenario
+	if q.now.Mono-m.burstFrom >= raftTick {
+		m.burstFrom, m.burst = q.now.Mono, 0
+	}
+	if m.burst += len(messages); m.burst > maxBurst {
+		q.violate("Storm: %v sends %d messages in %v", m.self, m.burst, q.now.Mono-m.burstFrom)
+	}
 	for i := range messages {
 		msg := &messages[i]
 		q.truth.sent(m, msg)
 		to := int(msg.To.ID) - 1
 		link := m.slot*maxMembers + to
-		b := raft.AppendMessage(nil, msg)
+		q.encoded = raft.AppendMessage(q.encoded[:0], msg)
+		b := bytes.Clone(q.encoded)
 		copies := 1
 		if !q.healed {
 			switch {

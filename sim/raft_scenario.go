@@ -49,7 +49,7 @@ type fault struct {
 }
 
 // faultKinds are what may befall a cluster; see befall.
-var faultKinds = []string{"cut", "mend", "flap", "crash", "stop", "slow", "pause", "wipe", "damage", "transfer", "change", "murmur", "whisper"}
+var faultKinds = []string{"cut", "mend", "flap", "crash", "stop", "slow", "full", "pause", "wipe", "damage", "transfer", "change", "murmur", "whisper"}
 
 // shapes are the ways in which networks break.
 var shapes = []string{"alone", "deaf", "dumb", "halves", "bridge", "ring", "link"}
@@ -127,7 +127,7 @@ func (d drawing) medley() {
 		s.fsync = d.upTo(4 * time.Millisecond)
 	}
 	var kinds []string
-	for _, kind := range []string{"cut", "flap", "stutter", "crash", "power", "blackout", "stop", "slow", "pause", "wipe", "damage", "transfer", "change"} {
+	for _, kind := range []string{"cut", "flap", "stutter", "crash", "power", "blackout", "stop", "slow", "full", "pause", "wipe", "damage", "transfer", "change"} {
 		if d.yes() {
 			kinds = append(kinds, kind)
 		}

@@ -15,6 +15,7 @@ type shadow struct {
 	durable shape
 	changed raft.Index // the lowest entry written since the last sync; 0: none
 	hurt    bool       // something was damaged on purpose
+	refused bool       // a write of this turn found no room: the node is ahead of its store
 }
 
 // A shape is a log without its data.
@@ -122,12 +123,28 @@ func (s *shadow) Load() (raft.State, error) {
 	return state, nil
 }
 
+// room is what a write ends with at once while the disk is full.
+func (s *shadow) room() error {
+	if q := s.m.q; !q.healed && q.now.Mono < s.m.full {
+		q.count("no room on a disk")
+		s.refused = true
+		return raft.ErrNoRoom
+	}
+	return nil
+}
+
 func (s *shadow) SetVote(v raft.Vote) error {
+	if err := s.room(); err != nil {
+		return err
+	}
 	s.live.vote = v
 	return s.Store.SetVote(v)
 }
 
 func (s *shadow) Append(entries []raft.Entry) error {
+	if err := s.room(); err != nil {
+		return err
+	}
 	first := entries[0].Index
 	s.m.q.truth.appended(s.m, entries)
 	if first <= s.live.last() {
@@ -152,6 +169,9 @@ func (s *shadow) kept(err error) error {
 }
 
 func (s *shadow) SaveSnapshot(snap raft.Snapshot, state []byte, keepAfter raft.Index) error {
+	if err := s.room(); err != nil {
+		return err
+	}
 	err := s.Store.SaveSnapshot(snap, state, keepAfter)
 	if err == nil {
 		s.live.take(snap)
@@ -159,7 +179,17 @@ func (s *shadow) SaveSnapshot(snap raft.Snapshot, state []byte, keepAfter raft.I
 	return s.kept(err)
 }
 
+func (s *shadow) Stage(snap raft.Snapshot, offset uint64, data []byte) error {
+	if err := s.room(); err != nil {
+		return err
+	}
+	return s.Store.Stage(snap, offset, data)
+}
+
 func (s *shadow) Install(snap raft.Snapshot) error {
+	if err := s.room(); err != nil {
+		return err
+	}
 	q := s.m.q
 	q.count("snapshot installed")
 	for _, c := range s.live.configs {

@@ -128,7 +128,7 @@ func (m *member) look() {
 		q.violate("LogOrder: %d has snapshot %d applied %d committed %d last %d", m.self.ID, s.Snapshot, s.Applied, s.Committed, s.Last)
 	case s.Term >= foreignTerm:
 		q.violate("Stranger: %v took the term %d of another cluster", m.self, s.Term)
-	case s.Committed == m.committed:
+	case s.Committed == m.committed || m.shadow.refused:
 		return
 	}
 	log := &m.shadow.live

@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -106,6 +107,7 @@ func (s simulation) many(ctx context.Context, from, n uint64, out io.Writer) err
 	var mu sync.Mutex
 	var bad *Report
 	seen := map[string]int{}
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // little lives long
 	started := time.Now()
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
