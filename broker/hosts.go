@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/teralog/teralog/coord"
@@ -111,7 +112,7 @@ func (b *Broker) runHosts(ctx context.Context) {
 	for {
 		select {
 		case s := <-b.hosts.queue:
-			b.settle(s, b.time())
+			b.settle(s)
 		case <-sweep.C:
 			b.guard("the sweep", b.sweep)
 		case <-ctx.Done():
@@ -120,9 +121,9 @@ func (b *Broker) runHosts(ctx context.Context) {
 	}
 }
 
-func (b *Broker) settle(s settle, now mem.Now) {
+func (b *Broker) settle(s settle) {
 	err := errInside
-	b.guard("the hosting of a topic", func() { err = b.settleTopic(s.topic, now) })
+	b.guard("the hosting of a topic", func() { err = b.settleTopic(s.topic) })
 	b.hosts.release()
 	s.done(err)
 }
@@ -132,28 +133,54 @@ var errInside = wire.Errorf(wire.CodeInternal, "it failed inside the broker; its
 
 // settleTopic hosts the partitions of a topic that exists and takes away those
 // of one that was deleted. Doing it again does nothing.
-func (b *Broker) settleTopic(id wire.TopicID, now mem.Now) error {
+func (b *Broker) settleTopic(id wire.TopicID) error {
 	image := b.coord.Image()
 	t := image.TopicByID(id)
 	if t == nil {
 		return b.removeTopic(id)
 	}
-	var errs []error
-	for n := range t.Partitions {
-		errs = append(errs, b.host(t, n, now))
+	errs := make([]error, len(t.Partitions))
+	b.each(len(errs), func(n int) { errs[n] = b.host(t, n) })
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) < 2 {
+		return errors.Join(errs...)
 	}
-	return errors.Join(errs...)
+	return wire.Errorf(wire.CodeOffline, "%d of %d partitions cannot be served; the first: %v", len(errs), len(t.Partitions), errs[0])
 }
+
+// each calls f for the numbers below n, several at once: most of the time it
+// waits for the disk, where fsyncs that meet share their work.
+func (b *Broker) each(n int, f func(i int)) {
+	if b.env.Manual {
+		for i := range n {
+			f(i)
+		}
+		return
+	}
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(n, atOnce) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				f(int(i))
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// atOnce is how many partitions are opened, made or closed at a time.
+const atOnce = 16
 
 // host opens or creates one partition. Its error is also noted as why the
 // partition is down.
-func (b *Broker) host(t *coord.Topic, n int, now mem.Now) error {
+func (b *Broker) host(t *coord.Topic, n int) error {
 	id := wire.PartitionID{Topic: t.ID, Partition: int32(n)}
 	if _, err := b.set.Leader(id); err == nil || t.Partitions[n].Leader != b.config.Node {
 		return nil
 	}
 	err := errInside
-	b.guard("the opening of a partition", func() { err = b.openOne(t, id, now) })
+	b.guard("the opening of a partition", func() { err = b.openOne(t, id) })
 	b.hosts.note(id, err)
 	if err != nil {
 		b.log.Error("partition is offline", "topic", t.Name, "part", n, "err", err)
@@ -162,7 +189,7 @@ func (b *Broker) host(t *coord.Topic, n int, now mem.Now) error {
 	return nil
 }
 
-func (b *Broker) openOne(t *coord.Topic, id wire.PartitionID, now mem.Now) error {
+func (b *Broker) openOne(t *coord.Topic, id wire.PartitionID) error {
 	place := t.Partitions[id.Partition]
 	d := b.directory(place.Dir)
 	if d == nil {
@@ -172,7 +199,7 @@ func (b *Broker) openOne(t *coord.Topic, id wire.PartitionID, now mem.Now) error
 	if err != nil {
 		return err
 	}
-	return b.set.Host(t.Name, id, d, partitionSettings(t.Config), place.Epoch, create, now)
+	return b.set.Host(t.Name, id, d, partitionSettings(t.Config), place.Epoch, create, b.time())
 }
 
 // isNew reports whether the partition has no files yet, because the process
@@ -200,35 +227,48 @@ func (b *Broker) directory(id wire.UUID) *storage.Dir {
 // removeTopic takes the partitions of a deleted topic out of service and out
 // of sight. Readers that hold a file keep it; the janitor unlinks the rest.
 func (b *Broker) removeTopic(id wire.TopicID) error {
-	for _, p := range b.set.Partitions() {
-		if p.ID().Topic == id {
-			if err := b.set.Drop(p.ID()); err != nil {
-				b.log.Warn("dropped partition did not close well", "topic", p.Topic(), "part", p.ID().Partition, "err", err)
-			}
+	of := slices.DeleteFunc(slices.Clone(b.set.Partitions()), func(p *repl.Partition) bool { return p.ID().Topic != id })
+	b.each(len(of), func(i int) {
+		if err := b.set.Drop(of[i].ID()); err != nil {
+			b.log.Warn("dropped partition did not close well", "topic", of[i].Topic(), "part", of[i].ID().Partition, "err", err)
 		}
-	}
+	})
 	var errs []error
 	for _, t := range b.coord.Image().DeletedTopics() {
-		if t.ID != id {
-			continue
-		}
-		for n, p := range t.Partitions {
-			pid := wire.PartitionID{Topic: id, Partition: int32(n)}
-			b.hosts.note(pid, nil)
-			d := b.directory(p.Dir)
-			if d == nil {
-				continue
-			}
-			if err := d.Delete(pid); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-			errs = append(errs, b.setAside(place{d, t.Name, n}))
+		if t.ID == id {
+			errs = append(errs, b.removeFiles(t)...)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return wire.Errorf(wire.CodeOffline, "the topic is deleted; its files are still there, to be removed at the next start: %v", err)
 	}
 	return nil
+}
+
+func (b *Broker) removeFiles(t *coord.Topic) (errs []error) {
+	in := map[*storage.Dir][]wire.PartitionID{}
+	for n, place := range t.Partitions {
+		id := wire.PartitionID{Topic: t.ID, Partition: int32(n)}
+		b.hosts.note(id, nil)
+		if d := b.directory(place.Dir); d != nil {
+			in[d] = append(in[d], id)
+		}
+	}
+	for _, d := range b.dirs {
+		if len(in[d]) == 0 {
+			continue
+		}
+		if err := d.Delete(in[d]...); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, id := range in[d] {
+			if err := b.setAside(place{d, t.Name, int(id.Partition)}); err != nil {
+				errs = append(errs, err)
+				break // for the same reason, most likely
+			}
+		}
+	}
+	return errs
 }
 
 // setAside takes a folder that could not be opened out of the way of a topic to

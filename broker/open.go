@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 
 	"github.com/teralog/teralog/coord"
 	"github.com/teralog/teralog/mem"
@@ -13,9 +12,6 @@ import (
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
-
-// openers is how many logs are recovered at once at the start.
-const openers = 8
 
 // open is the start: data directories, metadata, then every partition.
 func (b *Broker) open() error {
@@ -38,7 +34,7 @@ func (b *Broker) open() error {
 	if err := b.sortFound(); err != nil {
 		return err
 	}
-	b.hostAll(now)
+	b.hostAll()
 	for _, d := range b.dirs {
 		if d.Failed() == nil {
 			if err := d.Recovered(); err != nil {
@@ -195,48 +191,18 @@ func (b *Broker) placed(image *coord.Image, at place) bool {
 
 // hostAll opens every partition. One that cannot be opened is offline and
 // keeps no other from being served.
-func (b *Broker) hostAll(now mem.Now) {
+func (b *Broker) hostAll() {
 	type one struct {
 		t *coord.Topic
 		n int
 	}
-	var existing, missing []one
+	var all []one
 	for _, t := range b.coord.Image().Topics() {
-		for n, place := range t.Partitions {
-			d := b.directory(place.Dir)
-			id := wire.PartitionID{Topic: t.ID, Partition: int32(n)}
-			if fresh, err := false, error(nil); d != nil {
-				if fresh, err = b.isNew(d, t.Name, id); fresh && err == nil {
-					missing = append(missing, one{t, n})
-					continue
-				}
-			}
-			existing = append(existing, one{t, n})
+		for n := range t.Partitions {
+			all = append(all, one{t, n})
 		}
 	}
-	if b.env.Manual {
-		for _, p := range existing {
-			b.host(p.t, p.n, now)
-		}
-	} else {
-		var openings sync.WaitGroup
-		work := make(chan one)
-		for range min(openers, len(existing)) {
-			openings.Go(func() {
-				for p := range work {
-					b.host(p.t, p.n, b.time())
-				}
-			})
-		}
-		for _, p := range existing {
-			work <- p
-		}
-		close(work)
-		openings.Wait()
-	}
-	for _, p := range missing { // names are made by one goroutine at a time
-		b.host(p.t, p.n, now)
-	}
+	b.each(len(all), func(i int) { b.host(all[i].t, all[i].n) })
 }
 
 // event notes what happens in a data directory. Each fails once.

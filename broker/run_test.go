@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,6 +210,46 @@ func TestStop(t *testing.T) {
 		if err := again.stop(); err != nil {
 			t.Fatal(err)
 		}
+	})
+}
+
+// TestManyPartitions makes and deletes a topic whose partitions are worked on
+// several at a time, and one of which some cannot be made.
+func TestManyPartitions(t *testing.T) {
+	bubble(t, func(t *testing.T, l *live, fs *storage.MemFS, network *wire.MemNet) {
+		c := dial(t, network, "broker:1")
+		defer c.Close()
+		const n = 300
+		for range 2 {
+			id := createOn(t, c, "t", n)
+			var batches []wire.Batch
+			for p := range int32(n) {
+				batches = append(batches, batchOf(t, wire.BuilderOptions{Topic: id, Partition: p}, "v"))
+			}
+			for _, res := range sendOn(t, c, batches...) {
+				if res.Code != wire.CodeOK || res.Base != 0 {
+					t.Fatalf("%+v", res)
+				}
+			}
+			do(t, c, &wire.DeleteTopicRequest{ID: id}, &wire.DeleteTopicResponse{})
+			if left := l.b.Set().Partitions(); len(left) != 0 {
+				t.Fatalf("%d partitions are left", len(left))
+			}
+		}
+		fs.BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpOpen && strings.Contains(op.Name, "7/0") { // the log of each tenth
+				return syscall.EIO
+			}
+			return nil
+		})
+		err := c.Do(context.Background(), &wire.CreateTopicRequest{Name: "u", Partitions: n}, new(wire.CreateTopicResponse))
+		if wire.CodeOf(err) != wire.CodeOffline || !strings.Contains(err.Error(), "30 of 300") || len(err.Error()) > 500 {
+			t.Fatalf("created with each tenth partition failing: %v", err)
+		}
+		if made := l.b.Set().Partitions(); len(made) != n-n/10 {
+			t.Fatalf("%d partitions were made", len(made))
+		}
+		fs.BeforeOp(nil)
 	})
 }
 

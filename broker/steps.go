@@ -54,7 +54,7 @@ func (b *Broker) Step(s Step) (worked bool) {
 	case StepSet:
 		b.set.Step(s.Set, now)
 	case StepHosts:
-		b.settle(<-b.hosts.queue, now)
+		b.settle(<-b.hosts.queue)
 	case StepReady:
 		b.resume(<-b.ready)
 	case StepWork:

@@ -120,8 +120,8 @@ func NewSet(c SetConfig) *Set {
 
 // Host opens the log of a partition in dir, or creates it, and leads it with
 // epoch, which is recorded durably if it is newer than the log's. The log is
-// recovered and fsynced when Host returns. Several calls may open at once, for
-// different partitions; one at a time creates.
+// recovered and fsynced when Host returns. Several calls may run at once, for
+// different partitions.
 func (s *Set) Host(topic string, id wire.PartitionID, dir *storage.Dir, st Settings, epoch wire.Epoch, create bool, now mem.Now) error {
 	d := s.directory(dir)
 	if err := d.failure(); err != nil {

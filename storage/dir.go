@@ -15,8 +15,8 @@ import (
 // A Dir is one data directory: whose it is, how its last use ended, which
 // partitions lie in it and from where their logs are to be recovered.
 //
-// Create, Delete and Orphan change names and are called by one goroutine at a
-// time; otherwise all methods may run at once.
+// Delete and Orphan take names away: nothing is created, deleted or orphaned
+// beside them. Otherwise all methods may run at once.
 //
 // An fsync that fails is final: the method that meets it calls Fail, and every
 // later change returns that error.
@@ -32,6 +32,7 @@ type Dir struct {
 	start   DirStart
 	found   []FoundPartition
 	saving  chan struct{} // holds a token while recovery-points is written
+	making  sync.Mutex    // held while the folder of a topic is made
 
 	mu      sync.Mutex // a leaf: never held during I/O
 	report  []string

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -200,4 +201,118 @@ func TestDirFailures(t *testing.T) {
 	f("delete", func(d *Dir) error { return d.Delete(ordersID) })
 	f("orphan", func(d *Dir) error { return d.Orphan("/data/topics/orders/partition-0003") })
 	f("close", func(d *Dir) error { return d.Close(nil) })
+}
+
+// TestDeleteSeveral stops a delete of three partitions after each of its disk
+// operations: each of them is where it was or in deleted/, or both, and a fourth
+// stays. Done again, it stands.
+func TestDeleteSeveral(t *testing.T) {
+	id := func(n int32) wire.PartitionID { return wire.PartitionID{Topic: 5000, Partition: n} }
+	doomed := []wire.PartitionID{id(0), id(2), id(1)}
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "same")
+	for n := range int32(4) {
+		mustCreate(t, d, id(n)).Close()
+	}
+	everyCrash(t, m, func() error { return d.Delete(append(doomed, id(77))...) }, func(what string, left *MemFS, boot string) {
+		got, d := state(t, what, left, boot)
+		for n := range int32(3) {
+			if !strings.Contains(got, id(n).String()) {
+				t.Fatalf("%s: %q: partition %d is lost", what, got, n)
+			}
+		}
+		if !strings.Contains(got, "5000-3") {
+			t.Fatalf("%s: %q: another partition is lost", what, got)
+		}
+		err := d.Delete(doomed...)
+		if notExist(err) {
+			return // they are all gone, for whoever does not cut the power
+		}
+		if err != nil {
+			t.Fatalf("%s: done again: %v", what, err)
+		}
+		if got, _ := state(t, what, left.Crash(CrashNone), "third"); got != "5000-3, 5000-0, 5000-1, 5000-2" {
+			t.Fatalf("%s: done again: %q", what, got)
+		}
+	})
+	if err := d.Delete(doomed...); !notExist(err) {
+		t.Fatalf("deleted twice: %v", err)
+	}
+	m.Fail(OpRename, 1, syscall.ENOSPC) // which the reserve helps
+	if err := d.Delete(id(3)); err != nil || d.uses(5000) {
+		t.Fatalf("on a full disk: %v", err)
+	}
+}
+
+// TestCreateAtOnce makes partitions on several goroutines and cuts the power after
+// each disk operation of any: what was made is there and opens, and what was
+// not can be made.
+func TestCreateAtOnce(t *testing.T) {
+	m := NewMemFS(1)
+	d := mustOpenDir(t, m, "same")
+	var mu sync.Mutex
+	made := map[wire.PartitionID]bool{}
+	all := make([]wire.PartitionID, 24)
+	for i := range all {
+		all[i] = wire.PartitionID{Topic: wire.TopicID(5000 + i%3), Partition: int32(i)}
+	}
+	name := func(id wire.PartitionID) string { return fmt.Sprintf("t%d", id.Topic) }
+	judge := func(left *MemFS) error {
+		d, err := OpenDir(left, "/data", testDir("other"))
+		if err != nil {
+			return err
+		}
+		there := map[wire.PartitionID]bool{}
+		for _, p := range d.Partitions() {
+			if p.Err != nil {
+				return p.Err
+			}
+			there[p.ID] = true
+		}
+		for _, id := range all {
+			do := d.Create
+			if there[id] {
+				do = d.Open
+			} else if made[id] {
+				return fmt.Errorf("%v was made and is gone", id)
+			}
+			if _, err := do(name(id), id, Options{}, dirNow); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	m.AfterOp(func(op Op) {
+		if !op.Changes() {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err := judge(m.Crash(CrashAny)); err != nil {
+			t.Errorf("after %s %s: %v", op.Kind, op.Name, err)
+		}
+	})
+	next := make(chan wire.PartitionID)
+	var makers sync.WaitGroup
+	for range 4 {
+		makers.Go(func() {
+			for id := range next {
+				if _, err := d.Create(name(id), id, Options{}, dirNow); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				made[id] = true
+				mu.Unlock()
+			}
+		})
+	}
+	for _, id := range all {
+		next <- id
+	}
+	close(next)
+	makers.Wait()
+	m.AfterOp(nil)
+	if err := judge(m.Crash(CrashNone)); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/teralog/teralog/mem"
@@ -114,7 +115,8 @@ func holdsBytes(es []Entry) bool {
 
 // Create makes an empty partition, durable when it returns. It wraps
 // fs.ErrExist if there is one, or anything else of its name that holds bytes,
-// and refuses an id that is Known: that partition is lost, not new.
+// and refuses an id that is Known: that partition is lost, not new. Several may
+// be made at once.
 func (d *Dir) Create(topic string, id wire.PartitionID, o Options, now mem.Now) (*Log, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
@@ -167,7 +169,7 @@ func (d *Dir) make(dir string, m manifest, o Options, now mem.Now) (l *Log, err 
 			d.fs.RemoveAll(dir) // else the next Create does
 		}
 	}()
-	if err := mkdirSynced(d.fs, dir); err != nil {
+	if err := d.makeFolder(dir); err != nil {
 		return nil, err
 	}
 	l, err = createLog(d.fs, dir, m.topic, m.id, o, d.files, now)
@@ -179,6 +181,22 @@ func (d *Dir) make(dir string, m manifest, o Options, now mem.Now) (l *Log, err 
 		return nil, err
 	}
 	return l, nil
+}
+
+// makeFolder makes a partition's folder, durably. That of its topic, which several
+// may need at once, is durable before any of them goes on.
+func (d *Dir) makeFolder(dir string) error {
+	topic := path.Dir(dir)
+	d.making.Lock()
+	_, err := d.fs.Stat(topic)
+	if notExist(err) {
+		err = mkdirSynced(d.fs, topic)
+	}
+	d.making.Unlock()
+	if err != nil {
+		return err
+	}
+	return mkdirSynced(d.fs, dir)
 }
 
 // Open recovers a partition: steps 3 to 7. What was found and done is in the
@@ -224,53 +242,82 @@ func (d *Dir) openState(id wire.PartitionID) openState {
 	return s
 }
 
-// Delete takes a partition out of the directory, durably, into deleted/, where
-// Purge unlinks it. It is to follow a committed delete of its id. Its log may
-// still be open, for readers. The error wraps fs.ErrNotExist if there is none;
-// Known then no longer names it either.
-func (d *Dir) Delete(id wire.PartitionID) error {
+// Delete takes partitions out of the directory, durably, into deleted/, where
+// Purge unlinks them. It is to follow a committed delete of their ids. Their logs
+// may still be open, for readers. Known names none of them any more. The error
+// wraps fs.ErrNotExist if none of them is here; after another one some are gone.
+func (d *Dir) Delete(ids ...wire.PartitionID) error {
 	if err := d.usable(); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	dir, ok := d.paths[id]
-	d.mu.Unlock()
-	if !ok {
-		d.forget(id)
-		return fmt.Errorf("delete partition %v: %w", id, fs.ErrNotExist)
-	}
-	to := path.Join(d.in(deletedName), id.String())
-	err := d.withReserve(func() error {
-		// A power cut in the middle of a move may have left both names.
-		if err := d.fs.RemoveAll(to); err != nil {
-			return err
+	var here []wire.PartitionID
+	var moves []move
+	for _, id := range ids {
+		d.mu.Lock()
+		dir, ok := d.paths[id]
+		d.mu.Unlock()
+		if !ok {
+			d.forget(id)
+			continue
 		}
-		return d.move(dir, to)
-	})
-	if err != nil {
-		return d.settle(fmt.Errorf("delete partition %v: %w", id, err))
+		here, moves = append(here, id), append(moves, move{dir, path.Join(d.in(deletedName), id.String())})
 	}
-	d.forget(id)
+	if len(here) == 0 {
+		return fmt.Errorf("delete partitions %v: %w", ids, fs.ErrNotExist)
+	}
+	for _, m := range moves {
+		// A power cut in the middle of a move may have left both names.
+		if err := d.fs.RemoveAll(m.to); err != nil {
+			return fmt.Errorf("delete partition: %w", err)
+		}
+	}
+	n, err := d.move(moves...)
+	for _, id := range here[:n] {
+		d.forget(id)
+	}
+	if err != nil {
+		return d.settle(fmt.Errorf("delete partition: %w", err))
+	}
 	return nil
 }
 
-// move takes a folder elsewhere. The new name is durable before the old one is
-// gone, so that a power cut may leave both, never none.
-func (d *Dir) move(from, to string) error {
-	if err := d.fs.Rename(from, to); err != nil {
-		return err
+// A move takes a folder elsewhere.
+type move struct{ from, to string }
+
+// move moves folders into another one, from the reserve if it must, and returns
+// how many it moved. All new names are durable before an old one is gone, so that
+// a power cut may leave both, never none.
+func (d *Dir) move(moves ...move) (n int, err error) {
+	var parents []string
+	full := d.withReserve(func() error {
+		for ; n < len(moves); n++ {
+			if err := d.fs.Rename(moves[n].from, moves[n].to); err != nil {
+				return err
+			}
+			if parent := path.Dir(moves[n].from); !slices.Contains(parents, parent) {
+				parents = append(parents, parent)
+			}
+		}
+		return nil
+	})
+	for _, dir := range append([]string{path.Dir(moves[0].to)}, parents...) {
+		if err := syncDir(d.fs, dir); err != nil {
+			return n, err
+		}
 	}
-	if err := syncDir(d.fs, path.Dir(to)); err != nil {
-		return err
+	if full != nil {
+		return n, full
 	}
-	parent := path.Dir(from)
-	if err := syncDir(d.fs, parent); err != nil {
-		return err
+	for _, parent := range parents {
+		es, err := d.fs.ReadDir(parent)
+		if err == nil && len(es) == 0 && path.Dir(parent) == d.in(topicsName) {
+			err = d.fs.Remove(parent) // the topic's last; a start removes it else
+		}
+		if err != nil {
+			return n, err
+		}
 	}
-	if es, err := d.fs.ReadDir(parent); err != nil || len(es) > 0 || path.Dir(parent) != d.in(topicsName) {
-		return err
-	}
-	return d.fs.Remove(parent) // the topic's last; a start removes it else
+	return n, nil
 }
 
 func (d *Dir) forget(id wire.PartitionID) {
@@ -333,7 +380,7 @@ func (d *Dir) Orphan(dir string) error {
 	}
 	to, err := d.unused(path.Join(d.in(orphansName), name))
 	if err == nil {
-		err = d.withReserve(func() error { return d.move(dir, to) })
+		_, err = d.move(move{dir, to})
 	}
 	if err != nil {
 		return d.settle(fmt.Errorf("move %s to orphans: %w", dir, err))
