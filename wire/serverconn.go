@@ -55,6 +55,7 @@ type serverConn struct {
 	greeted  bool
 	holding  bool // the outbox's turn
 	resting  bool // the deadline is that of a long silence
+	rested   bool // it has been so before
 	charged  int  // bytes from the budgets for the frame at the front
 	deadline time.Time
 	framed   int  // length of the frame the deadline was made for, 0: an idle one
@@ -331,21 +332,33 @@ func (c *serverConn) sendFailed(err error) {
 	c.cut(err)
 }
 
-// fill reads once, within the time the peer has.
+// fill reads once, within the time the peer has. It does not when the
+// connection is to rest: after a silence, and at once behind Hello, so that the
+// stacks of many that come together are not all grown at the same time.
 func (c *serverConn) fill(need int) error {
+	if c.greeted && !c.rested && c.in.have() == 0 && c.in.skipping == 0 {
+		return c.rest(0)
+	}
 	if err := c.renewDeadline(need); err != nil {
 		return err
 	}
 	err := c.in.fill(need)
 	if c.greeted && c.framed == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !c.isDraining() {
-		c.resting = true
-		c.deadline = time.Now().Add(c.server.IdleTimeout - c.server.restAfter())
-		if err := c.setDeadline(); err != nil {
-			return err
-		}
-		return errResting
+		return c.rest(c.server.restAfter())
 	}
 	return c.waited(err)
+}
+
+// rest makes everything ready for a long wait of a peer that has been quiet for
+// a while already.
+func (c *serverConn) rest(quiet time.Duration) error {
+	c.in.drop()
+	c.framed, c.resting, c.rested = 0, true, true
+	c.deadline = time.Now().Add(c.server.IdleTimeout - quiet)
+	if err := c.setDeadline(); err != nil {
+		return err
+	}
+	return errResting
 }
 
 // waited says what to make of the end of a wait for the peer.
