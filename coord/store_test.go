@@ -159,7 +159,7 @@ func (l *ledger) restart(boot string) (err error) {
 
 var (
 	eight = raft.Peer{ID: 8, Incarnation: raft.UUID{8, 1}}
-	three = raft.Members{Voters: []raft.Peer{{ID: 7, Incarnation: raft.UUID{7, 2}}, eight, {ID: 9, Incarnation: raft.UUID{9, 1}}}}
+	three = raft.Members{Voters: []raft.Peer{{ID: 7, Incarnation: raft.UUID{7, 1}}, eight, {ID: 9, Incarnation: raft.UUID{9, 1}}}}
 )
 
 // steps is the life of a store: all that Raft asks of one, in one order.
