@@ -33,7 +33,8 @@ ratios. Broker and client are processes of their own.
 
 It takes about a quarter of an hour, --long about 45 minutes, --quick less than
 one. --quick makes everything small: it fails if a result is wrong, and judges
-no speed. With --only or --quick files are written only if they are named.
+no speed; with --long it does so for the long ones. With --only or --quick files
+are written only if they are named.
 `
 
 // A suite is one run of `bench suite`.
@@ -78,9 +79,6 @@ func benchSuite(ctx context.Context, args []string, start Start, _ io.Reader, ou
 	}
 	if s.most < 1 || s.most > 100 {
 		return usage{fmt.Errorf("--pairs %d: it is 1 to 100", s.most)}
-	}
-	if s.quick && s.long {
-		return usage{errors.New("--quick and --long exclude each other")}
 	}
 	if s.long && !f.isSet("time") {
 		s.budget = time.Hour
@@ -141,7 +139,7 @@ func (s *suite) chosen() ([]trial, error) {
 		all = longTrials()
 	}
 	all = slices.DeleteFunc(all, func(t trial) bool {
-		return s.quick && !t.quick || s.only != "" && !fits(s.only, t.section+" "+t.name)
+		return s.quick && !s.long && !t.quick || s.only != "" && !fits(s.only, t.section+" "+t.name)
 	})
 	if len(all) == 0 {
 		return nil, usage{fmt.Errorf("no workload fits --only %q; teralog bench suite lists them in its report", s.only)}

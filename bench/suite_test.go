@@ -269,7 +269,6 @@ func TestSuiteCommand(t *testing.T) {
 		}
 	}
 	f("did you mean --quick", "--quik")
-	f("exclude each other", "--quick", "--long")
 	f("--pairs 0", "--pairs", "0")
 	f("no workload fits", "--only", "nothing of this name")
 	f("no such file", "--markdown", "NOTHING.md")
@@ -280,5 +279,20 @@ func TestSuiteCommand(t *testing.T) {
 	var out bytes.Buffer
 	if err := benchSuite(t.Context(), []string{"--help"}, nil, nil, &out, io.Discard); err != nil || !strings.HasPrefix(out.String(), "Usage: teralog bench suite") {
 		t.Fatalf("%q, %v", &out, err)
+	}
+}
+// TestSuiteBench runs one workload as a child and one that fails.
+func TestSuiteBench(t *testing.T) {
+	s := &suite{dir: t.TempDir(), quick: true}
+	o, err := s.bench(t.Context(), "produce", "--size", "100", "--records", "1000", "--warm-up", "0s")
+	if err != nil || o.Records != 1000 || o.Command != "teralog bench produce --size 100 --records 1000 --warm-up 0s" || o.Latency == nil {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	if _, err := s.bench(t.Context(), "produce", "--no-such-flag"); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(s.dir)
+	if err != nil || len(left) > 0 {
+		t.Fatalf("%v is left, %v", left, err)
 	}
 }
