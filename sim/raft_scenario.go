@@ -111,7 +111,7 @@ func drawScenario(seed uint64) *scenario {
 // medley draws which faults there are at all, then when they come.
 func (d drawing) medley() {
 	s := d.s
-	s.spares, s.wild = d.IntN(3), d.yes()
+	s.spares, s.wild = d.IntN(3), d.IntN(4) > 0 // so that half of all seeds are
 	s.loss, s.repeat, s.late, s.foreign = d.rate(150), d.rate(150), d.rate(150), d.rate(10)
 	s.ordered = d.yes()
 	s.window, s.appendBytes = 1<<d.IntN(9), 1<<d.IntN(9)
