@@ -19,11 +19,11 @@ import (
 )
 
 // TestMain lets this test's binary be what `teralog bench` is to the command:
-// the program whose children the probes are.
+// the program whose children the probes are, and the workloads of a suite.
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 2 && os.Args[1] == "bench":
-		if err := Run(context.Background(), os.Args[2:], nil, os.Stdin, os.Stdout, os.Stderr); err != nil {
+		if err := Run(context.Background(), os.Args[2:], startInside, os.Stdin, os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

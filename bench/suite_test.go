@@ -281,6 +281,7 @@ func TestSuiteCommand(t *testing.T) {
 		t.Fatalf("%q, %v", &out, err)
 	}
 }
+
 // TestSuiteBench runs one workload as a child and one that fails.
 func TestSuiteBench(t *testing.T) {
 	s := &suite{dir: t.TempDir(), quick: true}
