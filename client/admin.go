@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"time"
 
 	"github.com/teralog/teralog/wire"
 )
@@ -26,10 +27,15 @@ func newRequest() (u wire.UUID) {
 	return u
 }
 
+// perPartition is how much longer than other calls one that makes a topic may
+// take for each of its partitions, whose files have to be durable.
+const perPartition = 10 * time.Millisecond
+
 // CreateTopic makes a topic and returns its id. Errors: INVALID_NAME,
-// INVALID_SETTING, TOPIC_EXISTS.
+// INVALID_SETTING, TOPIC_EXISTS. After one that wraps ErrUnanswered there may be
+// such a topic, or may be soon: ListTopics tells.
 func (c *Client) CreateTopic(ctx context.Context, s TopicSpec) (wire.TopicID, error) {
-	ctx, cancel := c.bounded(ctx)
+	ctx, cancel := c.boundedBy(ctx, c.o.RequestTimeout+time.Duration(max(s.Partitions, 1))*perPartition)
 	defer cancel()
 	req := wire.CreateTopicRequest{Request: newRequest(), Name: s.Name, Partitions: max(s.Partitions, 1),
 		Replication: s.Replication, Settings: s.Settings, ValidateOnly: s.ValidateOnly}
@@ -42,7 +48,8 @@ func (c *Client) CreateTopic(ctx context.Context, s TopicSpec) (wire.TopicID, er
 
 // DeleteTopic deletes the topic with this id; another topic of the same name
 // made meanwhile is safe. An id that is not, or no longer, known is
-// TOPIC_RECREATED or UNKNOWN_TOPIC.
+// TOPIC_RECREATED or UNKNOWN_TOPIC. After an error that wraps ErrUnanswered it may
+// be deleted, or be soon.
 func (c *Client) DeleteTopic(ctx context.Context, id wire.TopicID) error {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()

@@ -29,8 +29,9 @@ type Options struct {
 	DialTimeout time.Duration
 
 	// RequestTimeout bounds each admin call as a whole, retries included,
-	// and the time a broker has to answer one produce request or, beyond the
-	// wait it was granted, one fetch. 0 is 30 s.
+	// but for one that makes a topic, which gets 10 ms a partition on top, and
+	// the time a broker has to answer one produce request or, beyond the wait
+	// it was granted, one fetch. 0 is 30 s.
 	RequestTimeout time.Duration
 
 	// BackoffMin and BackoffMax bound the wait between attempts, which
@@ -146,7 +147,11 @@ func (c *Client) now() time.Duration { return time.Since(c.start) }
 
 // bounded returns ctx with the end of an admin call.
 func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, c.o.RequestTimeout)
+	return c.boundedBy(ctx, c.o.RequestTimeout)
+}
+
+func (c *Client) boundedBy(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	stop := context.AfterFunc(c.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
 }

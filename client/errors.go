@@ -14,6 +14,11 @@ var (
 	// and will never be.
 	ErrIndefinite = errors.New("the outcome is not known: the record may be in the log or appear later")
 
+	// ErrUnanswered is wrapped by the error of a change to topics that may have
+	// been made, or be under way, although no broker has said so. An error
+	// without it is a promise that it was not.
+	ErrUnanswered = errors.New("the outcome is not known: the change may have been made or be under way")
+
 	// ErrTimeout says that the delivery timeout of a record passed.
 	ErrTimeout = errors.New("delivery timeout")
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/teralog/teralog/wire"
 )
@@ -196,9 +197,14 @@ func (m *metadata) answered(addr string) {
 // ask puts a request that may safely be repeated to whichever broker answers,
 // with back-off, until ctx ends.
 func (m *metadata) ask(ctx context.Context, req, resp wire.Message) error {
+	return m.try(ctx, func(ctx context.Context, addr string) error { return m.askAt(ctx, addr, req, resp) })
+}
+
+// try calls f with the address of one broker after the other, as ask does.
+func (m *metadata) try(ctx context.Context, f func(ctx context.Context, addr string) error) error {
 	return m.c.retry(ctx, func(ctx context.Context) (err error) {
 		for _, addr := range m.candidates() {
-			if err = m.askAt(ctx, addr, req, resp); err == nil {
+			if err = f(ctx, addr); err == nil {
 				m.answered(addr)
 				return nil
 			}
@@ -217,7 +223,11 @@ func (m *metadata) askAt(ctx context.Context, addr string, req, resp wire.Messag
 	if err != nil {
 		return err
 	}
-	half, cancel := context.WithTimeout(ctx, m.c.o.RequestTimeout/2)
+	patience := m.c.o.RequestTimeout
+	if end, ok := ctx.Deadline(); ok {
+		patience = max(patience, time.Until(end))
+	}
+	half, cancel := context.WithTimeout(ctx, patience/2)
 	defer cancel()
 	err = conn.Do(half, req, resp)
 	if half.Err() != nil && ctx.Err() == nil {
@@ -228,17 +238,30 @@ func (m *metadata) askAt(ctx context.Context, addr string, req, resp wire.Messag
 
 // askController puts a request that carries its own identity, so that it may
 // be repeated, to the controller, or to whoever answers while none is known.
+// The error wraps ErrUnanswered if one of the attempts may have been carried out.
 func (m *metadata) askController(ctx context.Context, req, resp wire.Message) error {
+	unsure := false
+	attempt := func(ctx context.Context, addr string) error {
+		err := m.askAt(ctx, addr, req, resp)
+		unsure = unsure || err != nil && !judge(err).definite
+		return err
+	}
 	m.mu.Lock()
 	addr, known := m.nodes[m.controller]
 	m.mu.Unlock()
+	err := error(nil)
 	if known {
-		err := m.askAt(ctx, addr, req, resp)
-		if err == nil || !judge(err).again || ctx.Err() != nil {
-			return err
-		}
+		err = attempt(ctx, addr)
 	}
-	return m.ask(ctx, req, resp)
+	if !known || err != nil && judge(err).again && ctx.Err() == nil {
+		err = m.try(ctx, attempt)
+	}
+	// Whoever refuses a request for good has seen its identity, and would have
+	// repeated the answer of an attempt that was carried out.
+	if v := judge(err); err != nil && unsure && (v.again || !v.definite) {
+		return fmt.Errorf("%w; %w", ErrUnanswered, err)
+	}
+	return err
 }
 
 // retry runs f until it succeeds, fails for good or ctx ends. The error is
