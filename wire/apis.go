@@ -21,6 +21,9 @@ const (
 	APIDescribeTopics API = 9
 	APITrim           API = 10
 	APIRecovery       API = 11
+	APIIntroduce      API = 12 // this and the next two: on the peer listener only
+	APIRaft           API = 13
+	APICommand        API = 14
 )
 
 // apis has one row per API.
@@ -41,6 +44,9 @@ var apis = [...]struct {
 	APIDescribeTopics: {"DescribeTopics", 0, 0, fresh[DescribeTopicsRequest], fresh[DescribeTopicsResponse], 40},
 	APITrim:           {"Trim", 0, 0, fresh[TrimRequest], fresh[TrimResponse], 1},
 	APIRecovery:       {"Recovery", 0, 0, fresh[RecoveryRequest], fresh[RecoveryResponse], 1},
+	APIIntroduce:      {"Introduce", 0, 0, fresh[IntroduceRequest], fresh[IntroduceResponse], 1},
+	APIRaft:           {"Raft", 0, 0, fresh[RaftRequest], fresh[RaftResponse], 40},
+	APICommand:        {"Command", 0, 0, fresh[CommandRequest], fresh[CommandResponse], 1},
 }
 
 func fresh[T any, P interface {

@@ -63,12 +63,12 @@ func TestAPIs(t *testing.T) {
 			t.Errorf("%s: %d to %d", r.API, r.Min, r.Max)
 		}
 	}
-	for _, a := range []API{0, APIRecovery + 1, math.MaxUint16} {
+	for _, a := range []API{0, APICommand + 1, math.MaxUint16} {
 		if a.Known() || a.Supports(0) || !strings.HasPrefix(a.String(), "API ") {
 			t.Errorf("%s is known", a)
 		}
 	}
-	if n := len(APIs()); n != int(APIRecovery) {
+	if n := len(APIs()); n != int(APICommand) {
 		t.Errorf("%d APIs", n)
 	}
 }

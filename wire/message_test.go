@@ -72,6 +72,12 @@ func messages(t testing.TB) []Message {
 		&TrimResponse{Start: 998},
 		&RecoveryRequest{},
 		&RecoveryResponse{Lines: []string{"flights-0: kept 100 bytes", "flights-1: cut 7 bytes"}},
+		&IntroduceRequest{Node: 3, Incarnation: uuid},
+		&IntroduceResponse{Incarnation: uuid, Fresh: true},
+		&RaftRequest{Messages: [][]byte{{1, 2, 3}, {4}}},
+		&RaftResponse{},
+		&CommandRequest{Command: []byte{1, 7, 7}},
+		&CommandResponse{Offset: 41, Topic: 4711, First: 9001, Count: 1000},
 	}
 }
 
