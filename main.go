@@ -180,7 +180,10 @@ func startBroker(dir, listen string, flags ...string) (*bench.Broker, error) {
 		if err := child.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
 		}
-		return child.Wait()
+		if err := child.Wait(); err != nil {
+			return fmt.Errorf("the broker ended with %v", err) // whose exit code is not ours
+		}
+		return nil
 	}
 	return b, nil
 }

@@ -80,7 +80,7 @@ func (t *target) fill(ctx context.Context, l *load, d *display) (int64, error) {
 	if err != nil || n > 0 || l.backlog == 0 {
 		return n, err
 	}
-	want := max(l.backlog/max(l.recordBytes(), 1), 1)
+	want := max(l.backlog/max(l.recordBytes(), 1), int64(l.producers))
 	ps, err := openProducers(t, l)
 	if err != nil {
 		return 0, err
@@ -94,8 +94,8 @@ func (t *target) fill(ctx context.Context, l *load, d *display) (int64, error) {
 	if err == nil {
 		err = ctx.Err()
 	}
-	if m.err != nil {
-		err = errors.Join(err, fmt.Errorf("fill the topic: %d records failed, the first: %w", m.failed, m.err))
+	if failure := m.failure(); failure != nil {
+		err = errors.Join(err, fmt.Errorf("fill the topic: %d records failed, the first: %w", m.failed.Load(), failure))
 	}
 	if err != nil {
 		return 0, err

@@ -145,8 +145,8 @@ func measureE2E(ctx context.Context, t *target, l *load, d *display) (*Result, e
 		if missing := want - a.read.Load(); missing > 0 {
 			err = errors.Join(err, fmt.Errorf("%d of %d records did not come", missing, want-before))
 		}
-		if acks.err != nil {
-			m.fail(acks.err)
+		if failure := acks.failure(); failure != nil {
+			m.fail(failure)
 		}
 		return err
 	})

@@ -152,6 +152,8 @@ func (l *load) check() error {
 		err = fmt.Errorf("--linger %v: it is a number of whole milliseconds", l.linger)
 	case l.rate > 0 && l.rate < int64(l.producers):
 		err = fmt.Errorf("--rate %d/s is less than one record a second for each of %d producers", l.rate, l.producers)
+	case l.records > 0 && l.records < int64(l.producers):
+		err = fmt.Errorf("--records %d are less than one for each of %d producers", l.records, l.producers)
 	case l.buffer != 0 && l.buffer < l.cost():
 		err = fmt.Errorf("--window %d has no room for a record, which takes %d", l.buffer, l.cost())
 	case l.duration <= 0:
@@ -197,7 +199,8 @@ func (l *load) window() int64 {
 
 func (l *load) producerOptions() client.ProducerOptions {
 	acks := [...]client.Acks{client.AcksNone, client.AcksLeader, client.AcksAll}[slices.Index(acksWords, l.acks)]
-	return client.ProducerOptions{Acks: acks, Codec: l.codec, BatchBytes: int(l.batch), BufferBytes: l.window(), InFlight: l.inFlight, Linger: l.linger}
+	return client.ProducerOptions{Acks: acks, Codec: l.codec, BatchBytes: int(l.batch), BufferBytes: l.window(), InFlight: l.inFlight, Linger: l.linger,
+		DeliveryTimeout: drainTime}
 }
 
 // block is what values are cut out of: long enough that no two close to each

@@ -253,6 +253,7 @@ func TestBadCommands(t *testing.T) {
 	f("--batch 100: it is 1024 to", "produce", "--batch", "100")
 	f("whole milliseconds", "produce", "--linger", "100us")
 	f("less than one record a second for each of 4", "produce", "--rate", "3", "--producers", "4")
+	f("less than one for each of 4", "produce", "--records", "3", "--producers", "4")
 	f("has no room for a record", "produce", "--window", "100")
 	f("must be more than 0", "produce", "--duration", "0s")
 	f("go with --server", "produce", "--broker-pid", "1")

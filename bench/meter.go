@@ -15,11 +15,11 @@ import (
 // any goroutine.
 type meter struct {
 	records, bytes atomic.Int64
+	failed         atomic.Int64             // records
 	hist           atomic.Pointer[mem.Hist] // ns, since the last lap
 
-	mu     sync.Mutex
-	failed int64
-	err    error // the first failure
+	first sync.Once
+	err   error // of the first that failed
 
 	total mem.Hist  // of the laps that are merged
 	ripe  *mem.Hist // of the last lap: somebody may just be recording there
@@ -39,11 +39,15 @@ func (m *meter) add(records, bytes int64) {
 func (m *meter) observe(d time.Duration) { m.hist.Load().Record(int64(d)) }
 
 func (m *meter) fail(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.failed++; m.err == nil {
-		m.err = err
-	}
+	m.failed.Add(1)
+	m.first.Do(func() { m.err = err })
+}
+
+// failure returns why the first record failed, nil if none has. What fails
+// after the call is counted, but its error is lost.
+func (m *meter) failure() error {
+	m.first.Do(func() {})
+	return m.err
 }
 
 // lap returns the latencies since the last lap. One goroutine calls it.

@@ -20,15 +20,12 @@ type pace struct {
 	phase time.Duration // all is later by this, so that several paces take turns
 }
 
-// paces splits rate among n, each of which gets at least 1 a second if rate is
-// n or more.
+// paces splits rate among n, at most rate, which take turns.
 func paces(rate int64, n int) []pace {
 	ps := make([]pace, n)
 	for i := range ps {
-		ps[i] = pace{rate / int64(n), tick * time.Duration(i) / time.Duration(n)}
-		if int64(i) < rate%int64(n) {
-			ps[i].rate++
-		}
+		ps[i].rate = part(rate, i, n)
+		ps[i].phase = max(tick, time.Second/time.Duration(ps[i].rate)) * time.Duration(i) / time.Duration(n)
 	}
 	return ps
 }

@@ -50,7 +50,7 @@ func TestPaces(t *testing.T) {
 		t.Helper()
 		sum := int64(0)
 		for _, p := range paces(rate, n) {
-			if p.rate < 1 || p.rate > rate/int64(n)+1 || p.phase < 0 || p.phase >= tick {
+			if p.rate < 1 || p.rate > rate/int64(n)+1 || p.phase < 0 || p.phase >= max(tick, time.Second/time.Duration(p.rate)) {
 				t.Fatalf("%d/s among %d: %+v", rate, n, p)
 			}
 			sum += p.rate
@@ -73,7 +73,7 @@ type script struct {
 	stallAt time.Time
 	stall   time.Duration
 	given   int64
-	refused bool // the next record finds no room
+	failAt  int64 // this record fails
 }
 
 func (s *script) clock() time.Time                         { return s.now }
@@ -85,7 +85,10 @@ func (s *script) accept(done func(client.Ack, error)) error {
 		s.now = s.now.Add(s.stall)
 		s.stall = 0
 	}
-	s.given++
+	if s.given++; s.given == s.failAt {
+		done(client.Ack{}, errors.New("failed"))
+		return nil
+	}
 	done(client.Ack{}, nil)
 	return nil
 }
@@ -106,12 +109,12 @@ func (s *script) ProduceAsync(_ context.Context, _ client.Record, done func(clie
 	return s.accept(done)
 }
 
-// drive runs a producer against a script of ten seconds in which the broker
-// stands still for one.
-func drive(t *testing.T, l *load, took time.Duration) (*Latency, *producer, *script) {
+// drive runs a producer for ten seconds, in which the broker stands still for
+// one.
+func drive(t *testing.T, l *load, took, stallAt time.Duration) (*Latency, *producer, *script) {
 	t.Helper()
 	begin := time.Unix(1_750_000_000, 0)
-	s := &script{now: begin, took: took, stallAt: begin.Add(3 * time.Second), stall: time.Second}
+	s := &script{now: begin, took: took, stallAt: begin.Add(stallAt), stall: time.Second}
 	at := pace{}
 	if l.rate > 0 {
 		at = paces(l.rate, 1)[0]
@@ -134,7 +137,10 @@ func drive(t *testing.T, l *load, took time.Duration) (*Latency, *producer, *scr
 func TestStall(t *testing.T) {
 	f := func(l *load, took time.Duration, p50, p99, most time.Duration) *producer {
 		t.Helper()
-		got, p, s := drive(t, l, took)
+		got, p, s := drive(t, l, took, 3*time.Second)
+		if l.rate > 0 && s.given != 10*l.rate {
+			t.Fatalf("%d records were given in 10 s at %d/s", s.given, l.rate)
+		}
 		near := func(name string, us float64, want time.Duration) {
 			t.Helper()
 			if d := time.Duration(us * 1e3); d < want*98/100 || d > want*102/100 {
@@ -157,6 +163,14 @@ func TestStall(t *testing.T) {
 	one := *paced
 	one.one = true
 	f(&one, took, took, 910*time.Millisecond, time.Second+took)
+
+	// What fell due during a stall in the end is given after it.
+	for _, l := range []*load{paced, &one} {
+		got, _, s := drive(t, l, took, 9500*time.Millisecond)
+		if s.given != 10_000 || got.Max < 1e6 || got.P99 < 750e3 {
+			t.Fatalf("with a stall in the end, %d records were given, %+v", s.given, got)
+		}
+	}
 
 	// At full speed nothing is due: the stall is one slow record of many.
 	flat := newLoad("produce")
@@ -190,14 +204,24 @@ func TestLimit(t *testing.T) {
 	f(250_000, 1000, true)
 	f(0, 7, true)
 
+	// Once a record has failed no more are given.
+	s := &script{now: time.Unix(1_750_000_000, 0), took: time.Microsecond, failAt: 10}
+	l := newLoad("produce")
+	l.size = 16 << 10
+	p := newProducer(s, l, pace{}, l.payload(), nil)
+	p.now, p.pause = s.clock, s.sleep
+	if err := p.run(t.Context(), newMeter(), span{duration: time.Hour}); err != nil || s.given != 10 || p.acked != 9 {
+		t.Fatalf("%d records given, %d acknowledged: %v", s.given, p.acked, err)
+	}
+
 	failing := errors.New("down")
 	m := newMeter()
-	p := newProducer(&script{}, newLoad("produce"), pace{}, nil, nil)
+	p = newProducer(&script{}, newLoad("produce"), pace{}, nil, nil)
 	p.m = m
 	p.timed(time.Time{})(client.Ack{}, failing)
 	p.plain(client.Ack{}, errors.New("later"))
-	if m.failed != 2 || m.err != failing || m.records.Load() != 0 || m.end().Count() != 0 {
-		t.Fatalf("%d failures, the first %v, %d records", m.failed, m.err, m.records.Load())
+	if n := m.failed.Load(); n != 2 || m.failure() != failing || m.records.Load() != 0 || m.end().Count() != 0 {
+		t.Fatalf("%d failures, the first %v, %d records", n, m.failure(), m.records.Load())
 	}
 }
 

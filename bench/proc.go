@@ -124,23 +124,21 @@ func (t *target) cpu() (m mark) {
 	return m
 }
 
-// mark reads everything.
-func (t *target) mark(ctx context.Context) (mark, error) {
+// mark reads everything. An error says that the broker did not show its
+// metrics; the rest is there.
+func (t *target) mark(ctx context.Context) (m mark, err error) {
 	var page map[string]float64
 	if t.HTTP != "" {
-		var err error
-		if page, err = readPage(context.WithoutCancel(ctx), t.HTTP); err != nil {
-			return mark{}, err
-		}
+		page, err = readPage(context.WithoutCancel(ctx), t.HTTP)
 	}
 	samples := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/cpu/classes/gc/total:cpu-seconds"}}
 	metrics.Read(samples)
-	m := t.cpu()
+	m = t.cpu()
 	m.page, m.allocs, m.gc = page, float64(samples[0].Value.Uint64()), samples[1].Value.Float64()
 	if t.PID != 0 {
 		m.resident, _, _ = residentBytes(t.PID)
 	}
-	return m, nil
+	return m, err
 }
 
 // profiled calls f and writes a profile of it, if one was asked for.

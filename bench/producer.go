@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -58,17 +59,18 @@ func (ps producers) run(ctx context.Context, m *meter, s span) error {
 	for i, p := range ps {
 		running.Go(func() {
 			mine := s
-			if mine.records > 0 {
-				mine.records = s.records*int64(i+1)/int64(len(ps)) - s.records*int64(i)/int64(len(ps))
-				if mine.records == 0 {
-					return
-				}
-			}
+			mine.records = part(s.records, i, len(ps))
 			errs[i] = p.run(ctx, m, mine)
 		})
 	}
 	running.Wait()
 	return errors.Join(errs...)
+}
+
+// part returns what part i of n has of a whole: at least 1 if that is n or
+// more.
+func part(whole int64, i, n int) int64 {
+	return whole*int64(i+1)/int64(n) - whole*int64(i)/int64(n)
 }
 
 // given returns how many records were acknowledged over all runs.
@@ -177,13 +179,15 @@ func (p *producer) publish() {
 func (p *producer) run(ctx context.Context, m *meter, s span) (err error) {
 	p.m, p.gave, p.waited, p.late = m, 0, 0, 0
 	begin := p.now()
-	limit := int64(1 << 62)
-	if s.records > 0 {
-		limit = s.records
-	}
 	p.stop = begin.Add(s.duration)
-	if s.records > 0 {
-		p.stop = begin.Add(1 << 62)
+	limit := int64(math.MaxInt64)
+	switch {
+	case s.records > 0:
+		p.stop, limit = begin.Add(math.MaxInt64), s.records
+	case p.pace.rate > 0:
+		// All that falls due is given, late or not: to leave out what was held
+		// up by a stall in the end would hide the stall.
+		p.stop, limit = p.stop.Add(drainTime), p.pace.due(s.duration)
 	}
 	switch {
 	case p.one:
@@ -211,11 +215,17 @@ func (p *producer) run(ctx context.Context, m *meter, s span) (err error) {
 // drainTime is how long outcomes are waited for at the end.
 const drainTime = 30 * time.Second
 
+// over reports whether no more records are to be given: the time has passed,
+// somebody ended it, or one has failed.
+func (p *producer) over(ctx context.Context, now time.Time) bool {
+	return !now.Before(p.stop) || ctx.Err() != nil || p.m.failed.Load() > 0
+}
+
 // flatOut gives records as fast as they are taken.
 func (p *producer) flatOut(ctx context.Context, limit int64) error {
 	for p.gave < limit {
 		now := p.now()
-		if !now.Before(p.stop) || ctx.Err() != nil {
+		if p.over(ctx, now) {
 			return nil
 		}
 		p.record.Time = now
@@ -236,7 +246,7 @@ func (p *producer) flatOut(ctx context.Context, limit int64) error {
 func (p *producer) paced(ctx context.Context, begin time.Time, limit int64) error {
 	for p.gave < limit {
 		now := p.now()
-		if !now.Before(p.stop) || ctx.Err() != nil {
+		if p.over(ctx, now) {
 			return nil
 		}
 		due := min(p.pace.due(now.Sub(begin)), limit)
@@ -265,20 +275,19 @@ func (p *producer) paced(ctx context.Context, begin time.Time, limit int64) erro
 // than it is due.
 func (p *producer) singly(ctx context.Context, begin time.Time, limit int64) error {
 	for p.gave < limit {
-		from := p.now()
-		if p.pace.rate > 0 {
-			due := begin.Add(p.pace.at(p.gave))
-			for from.Before(due) && from.Before(p.stop) && ctx.Err() == nil {
-				p.pause(ctx, due.Sub(from))
-				from = p.now()
-			}
-			p.late = max(p.late, from.Sub(due))
-			from = due
-		}
-		if !from.Before(p.stop) || ctx.Err() != nil {
+		now := p.now()
+		if p.over(ctx, now) {
 			return nil
 		}
-		p.record.Time, p.due = from, from
+		p.record.Time, p.due = now, now
+		if p.pace.rate > 0 {
+			p.due = begin.Add(p.pace.at(p.gave))
+			if now.Before(p.due) {
+				p.pause(ctx, p.due.Sub(now))
+				continue
+			}
+			p.late = max(p.late, now.Sub(p.due))
+		}
 		p.next()
 		a, err := p.out.Produce(ctx, p.record)
 		if err != nil && ctx.Err() != nil {
@@ -286,7 +295,7 @@ func (p *producer) singly(ctx context.Context, begin time.Time, limit int64) err
 		}
 		p.outcome(a, err)
 		if err == nil {
-			p.m.observe(p.now().Sub(from))
+			p.m.observe(p.now().Sub(p.due))
 		}
 		p.publish()
 		if p.after != nil && err == nil {

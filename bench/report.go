@@ -109,7 +109,7 @@ func (t *target) measure(ctx context.Context, l *load, d *display, work func(con
 		stop := t.watch(d, "warm-up ", m, s)
 		err := work(ctx, m, s)
 		stop()
-		if err = errors.Join(err, m.err); err != nil || ctx.Err() != nil {
+		if err = errors.Join(err, m.failure()); err != nil || ctx.Err() != nil {
 			return nil, errors.Join(err, context.Cause(ctx))
 		}
 	}
@@ -126,10 +126,10 @@ func (t *target) measure(ctx context.Context, l *load, d *display, work func(con
 	r.Interrupted = ctx.Err() != nil
 	r.Records, r.Bytes, r.Latency = m.records.Load(), m.bytes.Load(), latencyOf(m.end())
 	r.account(from, to)
-	if r.Errors = m.failed; m.err != nil {
-		first := m.err.Error()
-		r.FirstError = &first
-		err = errors.Join(err, fmt.Errorf("%d records were not acknowledged, the first: %w", m.failed, m.err))
+	if failure := m.failure(); failure != nil {
+		first := failure.Error()
+		r.Errors, r.FirstError = m.failed.Load(), &first
+		err = errors.Join(err, fmt.Errorf("%d records were not acknowledged, the first: %w", r.Errors, failure))
 	}
 	return r, errors.Join(err, markErr)
 }
