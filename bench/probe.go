@@ -13,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Probes are the smallest honest programs that do what a broker and its client
@@ -57,7 +55,8 @@ type task struct {
 	Dir    string `json:"dir,omitempty"`  // for files, which have no name once open
 	Batch  int    `json:"batch,omitempty"`
 	Record int    `json:"record,omitempty"` // bytes of a record's value
-	Window int    `json:"window,omitempty"` // batches or requests in flight a connection
+	Window int    `json:"window,omitempty"` // batches in flight a connection
+	Lowat  int    `json:"lowat,omitempty"`  // the reader's low-water mark; 0 is none
 	Conns  int    `json:"conns,omitempty"`
 	Bytes  int64  `json:"bytes,omitempty"` // of all connections together, after the warm-up
 	Count  int    `json:"count,omitempty"`
@@ -79,7 +78,24 @@ type measure struct {
 
 // sides are the programs that a child can be. A server calls ready with its
 // address once it listens; others never do.
-var sides = map[string]func(t task, ready func(addr string)) (measure, error){}
+var sides = map[string]func(t task, ready func(addr string)) (measure, error){
+	"stream server":           streamServer,
+	"stream client":           streamClient,
+	"produce server":          produceServer,
+	"produce server, synced":  syncProduceServer,
+	"produce client":          produceClient,
+	"consume server":          consumeServer,
+	"consume server, copying": copyingConsumeServer,
+	"consume client":          consumeClient,
+	"ping server":             pingServer,
+	"ping client":             pingClient,
+	"hand-off":                handOff,
+	"crc":                     checksum,
+	"warm":                    warm,
+	"sync":                    syncEach,
+	"paced":                   paced,
+	"reread":                  reread,
+}
 
 // benchProbe is the hidden command `teralog bench probe`, a child's whole life.
 func benchProbe(_ context.Context, args []string, _ Start, _ io.Reader, out, _ io.Writer) error {
@@ -221,26 +237,4 @@ func roundOf(s, c measure) Round {
 		r.MBPerSecond = float64(s.Bytes) / 1e6 / s.Seconds
 	}
 	return r
-}
-
-// A stopwatch measures a process between two moments.
-type stopwatch struct {
-	at  time.Time
-	cpu float64
-}
-
-func startWatch() stopwatch { return stopwatch{time.Now(), cpuSeconds()} }
-
-// stop returns the measure of bytes moved since the start.
-func (w stopwatch) stop(bytes int64) measure {
-	return measure{Bytes: bytes, Seconds: time.Since(w.at).Seconds(), CPU: cpuSeconds() - w.cpu}
-}
-
-// cpuSeconds returns the user and system time this process has taken.
-func cpuSeconds() float64 {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic("BUG: getrusage of this process: " + err.Error())
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }

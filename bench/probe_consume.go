@@ -152,7 +152,7 @@ func consumeClient(t task, _ func(string)) (measure, error) {
 	var batches, sum atomic.Int64
 	err = each(socks, func(_ int, s *sock) error {
 		c := consuming{s: s, g: g, fetch: t.Batch, unchecked: t.Unchecked, buf: make([]byte, readChunk)}
-		err := c.run((t.warmUp() + t.Bytes) / int64(t.Conns))
+		err := c.run(t.perConn())
 		batches.Add(c.check.batches)
 		sum.Add(int64(c.check.sum))
 		return err
@@ -274,10 +274,4 @@ func (c *consuming) fill(p []byte, want int) error {
 	}
 	c.end += n
 	return nil
-}
-
-func init() {
-	sides["consume server"] = consumeServer
-	sides["consume server, copying"] = copyingConsumeServer
-	sides["consume client"] = consumeClient
 }

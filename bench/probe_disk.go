@@ -201,10 +201,3 @@ func readBack(f *os.File, bytes int64) (crc uint32, err error) {
 	}
 	return crc, nil
 }
-
-func init() {
-	sides["warm"] = warm
-	sides["sync"] = syncEach
-	sides["paced"] = paced
-	sides["reread"] = reread
-}

@@ -133,9 +133,3 @@ func handOff(t task, _ func(string)) (measure, error) {
 	m.P50 = m.Seconds * 1e6 / float64(t.Count)
 	return m, nil
 }
-
-func init() {
-	sides["ping server"] = pingServer
-	sides["ping client"] = pingClient
-	sides["hand-off"] = handOff
-}
