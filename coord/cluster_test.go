@@ -133,17 +133,17 @@ func (n *clusterNode) cut(damage bool) {
 	}
 	n.driver = nil
 	n.disk = n.disk.Crash(storage.CrashAny)
-	if !damage || n.c.rng.IntN(4) > 0 {
+	if !damage {
 		return
 	}
-	r, err := n.k.log.View().Find(n.k.log.View().Start(), n.k.log.View().End(), 1)
+	r, err := n.k.log.View().Find(n.k.log.View().End()-1, n.k.log.View().End(), 1)
 	if err != nil || r.Len == 0 {
 		return
 	}
 	r.Done()
 	name := r.R.(storage.File).Name()
 	if e, err := n.disk.Stat(name); err == nil && e.Size > 0 {
-		_ = n.disk.FlipBit(name, n.c.rng.Int64N(e.Size), 3)
+		_ = n.disk.FlipBit(name, e.Size-1-n.c.rng.Int64N(min(e.Size, 4000)), 3)
 	}
 }
 

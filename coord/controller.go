@@ -10,7 +10,7 @@ import (
 )
 
 // A Command asks for a change of the metadata: CreateTopic, DeleteTopic,
-// ForgetTopics, BumpEpochs or AllocateProducers.
+// ForgetTopics, BumpEpochs, AllocateProducers or Barrier.
 type Command interface {
 	// requestID returns the id under which the command is remembered, zero if
 	// it is not.
@@ -134,6 +134,8 @@ func (e env) handle(i *Image, cmd Command) ([]record, Result, error) {
 		return bumpEpochs(i, c)
 	case AllocateProducers:
 		return allocateProducers(i, c)
+	case Barrier:
+		return nil, Result{Offset: i.version}, nil // proposal sees to the entry
 	}
 	panic("BUG: a command that is none of the commands")
 }

@@ -19,8 +19,8 @@ import (
 // has looked at the disk.
 var ErrFailed = errors.New("the metadata log has failed")
 
-// Options say how a Coord works. All but Queue, SnapshotEvery and Log must be
-// given.
+// Options say how a Coord works. All but Cluster, Queue, SnapshotEvery and Log
+// must be given.
 type Options struct {
 	Node wire.NodeID
 	// NewTopicID returns a random number; bits and values an id cannot have are
@@ -31,6 +31,10 @@ type Options struct {
 	Dirs func() []DirSpace
 	// Clock is read by Run only.
 	Clock *mem.Clock
+
+	// Cluster says how to reach the other nodes that keep the metadata; nil:
+	// there are none.
+	Cluster *Cluster
 
 	Queue         int          // commands waiting at most; 0: 1024
 	SnapshotEvery int          // entries after which a snapshot is taken; 0: by their size alone
@@ -50,16 +54,20 @@ type Coord struct {
 	stops atomic.Bool           // the inbox is closed
 	found storage.RecoveryReport
 
+	remote remote
+
 	loop struct {
 		log    journal
 		driver *raft.Driver
 		now    mem.Now
-		tasks  []task        // taken from the inbox, not handled yet
-		own    *ownEntry     // proposed here, outcome not known; nil: none
-		next   *draft        // applied, not published yet; nil: nothing is
-		lost   []answer      // of an entry of which nobody knows what becomes of it
-		block  producerBlock // ids to give out
-		err    error         // final
+		tasks  []task    // taken from the inbox, not handled yet
+		own    *ownEntry // proposed here, outcome not known; nil: none
+		next   *draft    // applied, not published yet; nil: nothing is
+		lost   []answer  // of an entry of which nobody knows what becomes of it
+
+		awaited []answer      // decided by other nodes, not shown by the image yet
+		block   producerBlock // ids to give out
+		err     error         // final
 	}
 }
 
@@ -89,6 +97,7 @@ type journal interface {
 type task struct {
 	cmd  Command
 	done func(Result, error)
+	here bool // not to be handed on
 }
 
 // An answer is a task's outcome that is not told yet.
@@ -99,28 +108,29 @@ type answer struct {
 }
 
 // Open opens the metadata log in the first data directory, or makes it if that
-// is empty, replays it and begins a new term. When it returns all that Image
-// shows is durable. The error wraps ErrDamaged if metadata was lost. A turn
-// before Run is made by calling Turn until it has nothing to do.
+// is empty. A node alone replays it and begins a new term; when Open returns all
+// that Image shows is durable. One of several shows what its newest snapshot
+// says, until a leader has told it what is committed. The error wraps ErrDamaged
+// if metadata was lost. A turn before Run is made by calling Turn until it has
+// nothing to do.
 func Open(dir *storage.Dir, o Options, now mem.Now) (*Coord, error) {
 	o = o.filled()
 	self := raft.Peer{ID: raft.NodeID(o.Node), Incarnation: raft.UUID(dir.ID())}
-	m, err := openMetalog(dir, self, true, o.Log, now)
+	m, err := openMetalog(dir, self, o.Cluster == nil, o.Log, now)
 	if err != nil {
 		return nil, err
 	}
-	if m.fresh {
-		if err := raft.Bootstrap(m, raft.Members{Voters: []raft.Peer{self}}); err != nil {
-			return nil, m.giveUp(err)
-		}
-	}
 	c := newCoord(m, o)
 	c.found = m.log.Recovery()
-	if err := c.start(self, raft.UUID(dir.Cluster()), now); err != nil {
-		return nil, m.giveUp(err)
-	}
-	if err := m.checkpoint(); err != nil {
-		return nil, m.giveUp(err)
+	for _, step := range []func() error{
+		func() error { return c.bootstrap(m, self) },
+		func() error { return c.drive(self, raft.UUID(dir.Cluster()), now) },
+		func() error { return c.lead(self, now) },
+		m.checkpoint,
+	} {
+		if err := step(); err != nil {
+			return nil, m.giveUp(err)
+		}
 	}
 	return c, nil
 }
@@ -158,14 +168,17 @@ func (c *Coord) Recovery() storage.RecoveryReport { return c.found }
 //	SHUTTING_DOWN  the Coord stops
 //	OFFLINE        the metadata log failed before the command was appended
 //	STORAGE_ERROR  it failed after that: the command may yet have taken effect
+//	NOT_LEADER     no node leads the metadata at the moment
+//	TIMEOUT        leadership was lost, or a node does not answer: it may yet
+//	               take effect
 func (c *Coord) Submit(cmd Command, done func(Result, error)) {
-	c.push(task{cmd, done})
+	c.push(task{cmd: cmd, done: done})
 }
 
 // NextProducer gives out a producer id that nobody was or will be given. done
 // is called as by Submit.
 func (c *Coord) NextProducer(done func(wire.ProducerID, error)) {
-	c.push(task{nextProducer{}, func(r Result, err error) { done(r.First, err) }})
+	c.push(task{cmd: nextProducer{}, done: func(r Result, err error) { done(r.First, err) }})
 }
 
 func (c *Coord) push(t task) {
@@ -211,7 +224,9 @@ func (c *Coord) Turn(now mem.Now) (worked bool, err error) {
 	}
 	c.publish()
 	c.tellLost(wire.CodeTimeout, "another node leads the metadata now; the change may yet take effect")
-	return worked || handled, nil
+	arrived := c.arrive()
+	c.report()
+	return worked || handled || arrived, nil
 }
 
 // maxEntry is the size in bytes at which an entry takes no further change. The
@@ -224,6 +239,9 @@ func (c *Coord) handle(now mem.Now) (worked bool) {
 	if c.loop.own != nil {
 		return false
 	}
+	if c.remote.under.Load() >= int64(c.o.Queue) {
+		return false // other nodes have enough to do
+	}
 	if len(c.loop.tasks) == 0 && c.inbox.Len() > 0 {
 		c.loop.tasks, _ = c.inbox.PopAll(c.loop.tasks)
 		c.inbox.Free() // another goroutine may be the next to turn
@@ -232,7 +250,7 @@ func (c *Coord) handle(now mem.Now) (worked bool) {
 		return false
 	}
 	if s := c.loop.driver.Status(); !s.Leads || s.Applied < s.Last {
-		return c.refuseToLead(s)
+		return c.handOn(s)
 	}
 	p := proposal{image: c.Image(), block: c.loop.block}
 	e := env{now: now, node: c.o.Node, dirs: c.o.Dirs(), newTopicID: c.o.NewTopicID}
@@ -260,16 +278,20 @@ func (c *Coord) handle(now mem.Now) (worked bool) {
 	return true
 }
 
-// refuseToLead answers the commands that wait, unless this node leads and will
-// soon handle them.
-func (c *Coord) refuseToLead(s raft.Status) (worked bool) {
+// handOn gives the commands that wait to the node that leads, if there is one;
+// if it is this one, it will soon handle them.
+func (c *Coord) handOn(s raft.Status) (worked bool) {
 	if s.Leads {
 		return false
 	}
 	tasks := c.loop.tasks
 	c.loop.tasks = nil
 	for _, t := range tasks {
-		t.done(Result{}, notLeading(s))
+		if t.here || s.Leader == (raft.Peer{}) {
+			t.done(Result{}, notLeading(s))
+		} else {
+			c.forward(s, t)
+		}
 	}
 	return true
 }

@@ -89,7 +89,11 @@ func testCoord(j journal, o Options) *Coord {
 	e := testEnv()
 	o.Node, o.NewTopicID, o.Dirs = e.node, e.newTopicID, func() []DirSpace { return e.dirs }
 	c := newCoord(j, o.filled())
-	if err := c.start(seven, raft.UUID{1}, mem.Now{}); err != nil {
+	err := c.drive(seven, raft.UUID{1}, mem.Now{})
+	if err == nil {
+		err = c.lead(seven, mem.Now{})
+	}
+	if err != nil {
 		panic(err)
 	}
 	return c

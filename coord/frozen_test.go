@@ -37,6 +37,15 @@ func frozenSamples(t *testing.T) []sample {
 		b := joinEntry(1, appendChange(nil, change{wire.UUID{1, 2, 3}, 0x12345678, []record{r}}))
 		all = append(all, sample{strings.TrimPrefix(fmt.Sprintf("%T", r), "coord."), b, rewrite})
 	}
+	for _, cmd := range someCommands() {
+		all = append(all, sample{strings.TrimPrefix(fmt.Sprintf("%T", cmd), "coord."), AppendCommand(nil, cmd), func(b []byte) ([]byte, error) {
+			cmd, err := ReadCommand(b)
+			if err != nil {
+				return nil, err
+			}
+			return AppendCommand(nil, cmd), nil
+		}})
+	}
 	return append(all,
 		sample{"members2", appendMembers(nil, someMembers()), func(b []byte) ([]byte, error) {
 			members, err := readMembers(b, seven)

@@ -56,7 +56,7 @@ func (d *damageMark) raise(disk storage.FS, dir string, i raft.Index) error {
 	if i <= d.index {
 		return nil
 	}
-	if err := replaceFile(disk, dir+"/"+markName, appendMark(nil, i)); err != nil {
+	if err := storage.ReplaceFile(disk, dir+"/"+markName, appendMark(nil, i)); err != nil {
 		return err
 	}
 	d.index = i

@@ -49,12 +49,16 @@ func (p *proposal) apply(e env, cmd Command) (Result, error) {
 		state = &p.draft.Image
 	}
 	records, result, err := e.handle(state, cmd)
-	if err != nil || len(records) == 0 {
+	_, barrier := cmd.(Barrier)
+	if err != nil || len(records) == 0 && !barrier {
 		return result, err
 	}
 	if p.draft == nil {
 		p.draft = p.image.edit()
 		p.draft.version++
+	}
+	if barrier {
+		return Result{Offset: p.draft.version}, nil
 	}
 	c := change{cmd.requestID(), checksum(cmd), records}
 	if err := p.draft.replayChange(c); err != nil {

@@ -115,3 +115,22 @@ func FuzzMark(f *testing.F) {
 		}
 	})
 }
+
+// someCommands has one of each command.
+func someCommands() []Command {
+	full := create("a", 3, "flush=sync", "retention=1d")
+	full.Request, full.ValidateOnly = wire.UUID{5}, true
+	return []Command{full, DeleteTopic{wire.UUID{6}, 2000}, ForgetTopics{[]wire.TopicID{1, 2}}, BumpEpochs{dirA}, AllocateProducers{7}, Barrier{}}
+}
+
+// FuzzCommand expects what is read of a command to be written as it was.
+func FuzzCommand(f *testing.F) {
+	for _, cmd := range someCommands() {
+		f.Add(AppendCommand(nil, cmd))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if cmd, err := ReadCommand(b); err == nil && !bytes.Equal(AppendCommand(nil, cmd), b) {
+			t.Fatalf("%+v is written otherwise", cmd)
+		}
+	})
+}

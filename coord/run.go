@@ -5,14 +5,22 @@ import (
 	"time"
 )
 
-// tick is one tick of Raft's clock. A node alone has no use for it but to look
-// whether a full disk has room again.
-const tick = time.Second
+const (
+	// clusterTick is one tick of Raft's clock: an election begins when nothing
+	// was heard of a leader for 10 to 20 of them.
+	clusterTick = 50 * time.Millisecond
+	// loneTick is when a node alone looks whether a full disk has room again.
+	loneTick = time.Second
+)
 
 // Run turns the Coord until ctx is done and every command taken is answered.
 // An error wraps ErrFailed: the process must end.
 func (c *Coord) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, c.stop)()
+	tick := loneTick
+	if c.o.Cluster != nil {
+		tick = clusterTick
+	}
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {

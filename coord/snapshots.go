@@ -106,7 +106,7 @@ func (m *metalog) SaveSnapshot(s raft.Snapshot, state []byte, keepAfter raft.Ind
 	if err := m.dropSnapshots(keptSnapshots - 1); err != nil {
 		return err
 	}
-	if err := m.noRoom(replaceFile(m.dir.FS(), m.snapshotPath(s.Index), b)); err != nil {
+	if err := m.noRoom(storage.ReplaceFile(m.dir.FS(), m.snapshotPath(s.Index), b)); err != nil {
 		return err
 	}
 	m.addSnapshot(s)
@@ -296,41 +296,6 @@ func (m *metalog) savePoint(p storage.Point) error {
 	}
 	m.log.Checkpointed(p)
 	return nil
-}
-
-// replaceFile makes b the content of a file, durably: until it returns, the
-// file is as it was or not there. A temporary left by a crash is removed at the
-// next start, with all of that suffix.
-func replaceFile(fs storage.FS, name string, b []byte) error {
-	temporary := name + ".tmp"
-	err := writeSynced(fs, temporary, b)
-	if err == nil {
-		err = fs.Rename(temporary, name)
-	}
-	if err != nil {
-		fs.Remove(temporary)
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	if err := fs.SyncDir(path.Dir(name)); err != nil {
-		return fmt.Errorf("write %s: %w: %w", name, storage.ErrSync, err)
-	}
-	return nil
-}
-
-func writeSynced(fs storage.FS, name string, b []byte) error {
-	f, err := fs.Open(name, storage.Create)
-	if err != nil {
-		return err
-	}
-	if err = f.Truncate(0); err == nil {
-		_, err = f.WriteAt(b, 0)
-	}
-	if err == nil {
-		if err = f.Sync(); err != nil {
-			err = fmt.Errorf("%w: %w", storage.ErrSync, err)
-		}
-	}
-	return errors.Join(err, f.Close())
 }
 
 func isFull(err error) bool {

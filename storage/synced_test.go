@@ -109,6 +109,45 @@ func TestSyncedProof(t *testing.T) {
 	}
 }
 
+// TestTruncateDamaged truncates a log at, behind and before a damaged batch.
+func TestTruncateDamaged(t *testing.T) {
+	disk := NewMemFS(1)
+	o := Options{Synced: true}
+	l := newTestLog(t, disk, o)
+	if err := l.SetEpoch(0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 9 {
+		mustAppend(t, l, 1, together(t, 1, i, 100)...)
+		if _, err := l.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := l.View().Find(4, 5, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Done()
+	if err := disk.FlipBit(logName(0), r.Off+20, 0); err != nil {
+		t.Fatal(err)
+	}
+	for to, damaged := range map[wire.Offset]int{4: 0, 3: 0, 7: 1, 9: 1} {
+		disk := disk.Clone()
+		again := reopen(t, disk, o, nil)
+		if err := again.Truncate(to); err != nil {
+			t.Fatalf("to %d: %v", to, err)
+		}
+		mustAppend(t, again, 1, together(t, 1, 50, 10)...)
+		if _, err := again.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		again = reopen(t, disk.Crash(CrashNone), o, nil)
+		if rep := again.Recovery(); again.View().End() != to+1 || len(rep.Damaged) != damaged {
+			t.Fatalf("truncated to %d: %v", to, rep)
+		}
+	}
+}
+
 // TestTruncateMissing truncates a log to an offset whose file is gone.
 func TestTruncateMissing(t *testing.T) {
 	disk := NewMemFS(1)

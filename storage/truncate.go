@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path"
@@ -117,6 +118,7 @@ func (l *Log) cutActive(to wire.Offset) error {
 	}
 	l.home.files.forget(old)
 	s := newSegment(l.home, old.base)
+	s.sound.set(t.size)
 	l.home.files.pin(s, f)
 	l.active, l.file, l.tail, l.ahead = s, f, t, 0
 	if err := f.Truncate(t.size); err != nil {
@@ -145,8 +147,14 @@ func (s *segment) until(x *tail, to wire.Offset) (tail, error) {
 	t.size, t.maxTime, t.maxAppend = int64(e.pos), e.maxTime, e.maxAppend
 	w := newWalker(f, s.home.id, t.size, s.base+wire.Offset(e.rel), x.size, int(s.home.every)+wire.HeaderSize)
 	defer w.close()
-	for w.pos < x.size {
+	for w.pos < x.size && w.next < to { // what stands behind may be damaged: it goes
 		b, err := w.header()
+		if from := w.next; errors.Is(err, wire.ErrCorrupt) && w.resync(to) {
+			s.home.damage.add(from, w.next)
+			t.size = w.pos
+			t.old, t.new = nil, nil // places follow each other without a gap
+			continue
+		}
 		if err != nil {
 			return tail{}, err
 		}
