@@ -185,7 +185,7 @@ func (f *fetch) answer() {
 	switch {
 	case f.req.Plain && f.total > 0:
 		ok = f.b.submit(f.answerPlain, f.fail)
-	case f.resident():
+	case f.sound():
 		f.sendStored()
 	default:
 		ok = f.b.submit(f.answerStored, f.fail)
@@ -195,11 +195,10 @@ func (f *fetch) answer() {
 	}
 }
 
-// resident reports whether all that was found is in memory. Such ranges go out
-// unread: whoever wrote or read them last has checked them.
-func (f *fetch) resident() bool {
+// sound reports whether all that was found may go out unread.
+func (f *fetch) sound() bool {
 	for i := range f.ranges {
-		if !f.ranges[i].Resident() {
+		if !f.ranges[i].Sound() {
 			return false
 		}
 	}
@@ -234,7 +233,7 @@ func (f *fetch) check() bool {
 		}
 		found := &f.ranges[n]
 		n++
-		if found.Resident() {
+		if found.Sound() {
 			continue
 		}
 		err := found.Check()

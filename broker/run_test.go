@@ -594,7 +594,7 @@ func TestColdDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cold := !found.Resident()
+	cold := !found.Sound()
 	found.Done()
 	if !cold {
 		t.Skip("the files lie on a disk that keeps its pages")

@@ -97,7 +97,7 @@ func TestAppendAllocations(t *testing.T) {
 			if err != nil || r.Len == 0 {
 				t.Fatal(r, err)
 			}
-			if !r.Resident() {
+			if !r.Sound() {
 				t.Fatalf("%s: just written, not in memory", how)
 			}
 			r.Done()

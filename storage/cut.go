@@ -312,6 +312,7 @@ func (r *recovery) makeDurable() error {
 
 func (r *recovery) finish() {
 	r.active.named.Store(true)
+	r.active.sound.set(r.tail.size)
 	r.flush.flushed.Store(int64(r.tail.end))
 	r.dirty = !r.report.Clean || len(r.report.Rebuilt) > 0
 	r.Log.point = r.point

@@ -166,6 +166,7 @@ func (l *Log) begin(base wire.Offset) error {
 		return err
 	}
 	l.home.files.pin(s, f)
+	s.sound.set(0)
 	l.active, l.file, l.tail, l.ahead = s, f, newTail(base), 0
 	return nil
 }

@@ -139,13 +139,13 @@ func TestResident(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Done()
-	if !r.Resident() {
+	if !r.Sound() {
 		t.Fatal("just written, not in memory")
 	}
 	if err := l.file.DropCache(0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if r.Resident() {
+	if r.Sound() {
 		t.Skip("this file system keeps pages that it was told to drop")
 	}
 	if err := r.Check(); err != nil {

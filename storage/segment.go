@@ -39,6 +39,7 @@ type segment struct {
 	synced  atomic.Bool                  // sealed, and every byte of .log is durable
 	recent  atomic.Pointer[[2][]place]   // newest places of the segment sealed last
 	rebuilt atomic.Pointer[rebuiltIndex] // replaces index files that proved bad
+	sound   sound                        // what of .log may be sent unread
 	done    func()                       // gives back one take; made once, so that Find allocates nothing
 
 	idx   [2]File // the index files while they are written; nil before the first page
@@ -47,7 +48,7 @@ type segment struct {
 }
 
 func newSegment(h *home, base wire.Offset) *segment {
-	s := &segment{home: h, base: base, aged: math.MinInt64}
+	s := &segment{home: h, base: base, aged: math.MinInt64, sound: sound{own: nothing}}
 	s.done = func() { h.files.give(s) }
 	return s
 }
@@ -287,6 +288,7 @@ func (s *segment) rebuild(t *tail) error {
 		return err
 	}
 	defer s.done()
+	s.sound.left(0, t.size, t.size)
 	again := newTail(s.base)
 	err = s.walk(f, 0, s.base, t.size, t.end, func(b wire.Batch, pos int64) {
 		again.size = pos

@@ -266,7 +266,9 @@ func (s *segment) walkFrom(f File, x *tail, p probe) (walker, entry, error) {
 		if err != nil {
 			return walker{}, at, storageError(err)
 		}
-		w := newWalker(f, s.home.id, int64(at.pos), s.base+wire.Offset(at.rel), x.size, int(s.home.every)+wire.HeaderSize)
+		window := int(s.home.every) + wire.HeaderSize
+		s.touch(f, x, int64(at.pos), int64(window))
+		w := newWalker(f, s.home.id, int64(at.pos), s.base+wire.Offset(at.rel), x.size, window)
 		_, err = w.header()
 		if err == nil || again || err != io.EOF && !errors.Is(err, wire.ErrCorrupt) {
 			return w, at, nil
@@ -300,16 +302,9 @@ func (x *entries) after(base wire.Offset, pos int64, end wire.Offset) wire.Offse
 	return base + wire.Offset(x.place(n).rel)
 }
 
-// Resident reports whether the range seems to be in memory: its first and last
-// page are. One that is not should be checked before it is sent.
-func (r *Range) Resident() bool {
-	f, ok := r.R.(interface{ resident(off, n int64) bool })
-	return !ok || f.resident(r.Off, r.Len)
-}
-
 // Check reads and verifies every batch of r before its Done. A bad one is
-// remembered and returned as a *CorruptRange. It reads from the disk if the
-// range is not in memory, so it belongs on a worker.
+// remembered and returned as a *CorruptRange. It may read from the disk, so it
+// belongs on a worker.
 func (r *Range) Check() error {
 	w := newWalker(r.R, r.v.home.id, r.Off, r.First, r.Off+r.Len, scanBytes)
 	defer w.close()
@@ -317,6 +312,7 @@ func (r *Range) Check() error {
 		b, err := w.batch()
 		switch {
 		case err == io.EOF:
+			r.s.sound.verified(r.Off, r.Off+r.Len)
 			return nil
 		case errors.Is(err, wire.ErrCorrupt):
 			_, x := r.v.picture(r.v.holds(r.s.base))
