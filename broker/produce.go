@@ -104,7 +104,6 @@ func (p *produce) send() {
 		})
 	}
 	p.left.Store(int32(len(p.sent)) + 1)
-	idle := !p.call.MoreBuffered()
 	p.call.DropBody()
 
 	for from := 0; from < len(p.sent); {
@@ -112,8 +111,9 @@ func (p *produce) send() {
 		for to < len(p.sent) && p.sent[to].partition == p.sent[from].partition {
 			to++
 		}
-		last := to == len(p.sent)
-		p.sent[from].partition.Produce(p.writes[from:to:to], idle && last, now)
+		if at := p.sent[from].partition; at.Produce(p.writes[from:to:to]) {
+			p.call.Defer(at)
+		}
 		from = to
 	}
 	p.finish()

@@ -160,7 +160,7 @@ func (h *history) produce() {
 
 // send writes b, for the first time or again.
 func (h *history) send(b *sentBatch, failed func(error)) {
-	h.p.Produce([]Write{{Batch: slices.Clone(b.batch), Acks: wire.AcksAll, Done: func(at storage.Appended, err error) {
+	produce(h.p, []Write{{Batch: slices.Clone(b.batch), Acks: wire.AcksAll, Done: func(at storage.Appended, err error) {
 		switch {
 		case err != nil:
 			failed(err)
@@ -172,7 +172,7 @@ func (h *history) send(b *sentBatch, failed func(error)) {
 				h.fatalf("%s at offset %d was acknowledged while %d was committed", b.value, at.First, v.Committed)
 			}
 		}
-	}}}, false, at(h.ms))
+	}}}, false)
 }
 
 func (h *history) trim() {

@@ -169,13 +169,12 @@ func (p *Partition) View() *View { return p.view.Load() }
 // retry after if the mailbox or its byte budget is full, with the reason if
 // the partition is gone.
 //
-// inline says that the caller may do the work itself if the partition is idle:
-// a connection's reader with no further frame at hand, that holds no other
-// partition's turn and for whose request this is the last partition. In sync
-// mode such a caller may be kept for the time of one flush.
-func (p *Partition) Produce(ws []Write, inline bool, now mem.Now) {
+// mine says that the partition was idle and its turn is now the caller's, who
+// must call Enter soon, after it has brought what else is at hand, and must not
+// wait for anything before that.
+func (p *Partition) Produce(ws []Write) (mine bool) {
 	if len(ws) == 0 {
-		return
+		return false
 	}
 	t := task{writes: ws}
 	for i := range ws {
@@ -183,21 +182,47 @@ func (p *Partition) Produce(ws []Write, inline bool, now mem.Now) {
 	}
 	if !p.queued.TryTake(t.bytes) {
 		refuse(ws, errQueueFull)
-		return
+		return false
 	}
 	ok, mine := p.inbox.Push(t)
-	switch {
-	case !ok:
+	if !ok {
 		p.queued.Give(t.bytes)
 		refuse(ws, p.unable())
-	case mine:
-		p.enter(inline && t.bytes <= maxInline && !p.leader.rollDue(t.bytes), now)
+	}
+	if mine && p.set.config.Manual {
+		p.inbox.Free()
+		return false
+	}
+	return mine
+}
+
+// Enter does the work of the turn that Produce gave the caller, or leaves it to
+// the appender if it is long. alone says that the caller has no other partition
+// to enter; in sync mode it may then be kept for the time of one flush.
+func (p *Partition) Enter(alone bool) {
+	n := p.queued.Used()
+	if n > maxInline || p.leader.rollDue(n) || p.dir.slow.Load() {
+		p.leave()
+		return
+	}
+	now := p.set.config.Clock.Now()
+	switch flush := p.inline(now); {
+	case !flush:
+	case !alone || n > maxFlushInline:
+		p.dir.flushAside(p)
+	case p.dir.begin(p, now.Mono) && p.dir.flush(p):
+		p.dir.flushAside(p) // the next one is not the caller's
 	}
 }
 
-// maxInline is how many bytes a reader may append itself; more would hold up
-// its connection.
-const maxInline = 64 << 10
+// maxInline is how many bytes a reader may append itself: more would hold up
+// its connection for long. maxFlushInline is up to how many it may flush too: a
+// lone small write has nobody behind it, with more there may be others to
+// receive meanwhile.
+const (
+	maxInline      = 1 << 20
+	maxFlushInline = 16 << 10
+)
 
 // Await parks w until the log is past w.From by w.MinBytes. The error is BUSY
 // if the mailbox is full or says that the partition is gone; then w is not

@@ -47,7 +47,7 @@ func newSender(t testing.TB, p *Partition, clock *mem.Clock, bytes, batches int)
 
 // send produces the batches and waits for all answers.
 func (s *sender) send(t testing.TB, inline bool) {
-	s.p.Produce(s.ws, inline, s.clock.Now())
+	produce(s.p, s.ws, inline)
 	for range s.ws {
 		if err := <-s.done; err != nil {
 			t.Fatal(err)

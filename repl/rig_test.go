@@ -189,7 +189,7 @@ func (r *rig) produce(args []string) {
 		seq += int32(o["of"])
 	}
 	r.sent[producer] = max(r.sent[producer], seq)
-	r.p.Produce(ws, false, r.now())
+	produce(r.p, ws, false)
 }
 
 func (r *rig) answered(name string, at storage.Appended, err error) {
@@ -229,4 +229,16 @@ func testBatch(t testing.TB, producer wire.ProducerID, seq int32, n, bytes int, 
 		t.Fatal(err)
 	}
 	return slices.Clone(wire.Batch(buf.B))
+}
+
+// produce gives p writes: inline does their work here, as a connection's reader
+// does that has nothing else at hand, else it is left to the appender.
+func produce(p *Partition, ws []Write, inline bool) {
+	switch {
+	case !p.Produce(ws):
+	case inline:
+		p.Enter(true)
+	default:
+		p.leave()
+	}
 }

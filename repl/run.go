@@ -152,21 +152,6 @@ func (p *Partition) run() {
 	}
 }
 
-// enter ends the push that gave the caller the turn: inline it does the work
-// itself, else it leaves it to the appender.
-func (p *Partition) enter(inline bool, now mem.Now) {
-	switch {
-	case p.set.config.Manual:
-		p.inbox.Free()
-	case !inline:
-		p.leave()
-	case p.inline(now):
-		if p.dir.begin(p, now.Mono) && p.dir.flush(p) {
-			p.dir.flushAside(p) // the next one is not the caller's
-		}
-	}
-}
-
 // enterNow does the work of the turn just taken, but waits for no flush.
 func (p *Partition) enterNow() {
 	if p.set.config.Manual {

@@ -73,10 +73,18 @@ type answer struct {
 func (s *shop) produce(i int, inline bool, acks int8) *answer {
 	a := &answer{}
 	b := testBatch(s.t, 0, 0, 1, 0, "v")
-	s.leader(i).Produce([]Write{{Batch: b, Acks: acks, Done: func(at storage.Appended, err error) {
+	produce(s.leader(i), []Write{{Batch: b, Acks: acks, Done: func(at storage.Appended, err error) {
 		a.at, a.err = at, err
 		a.times.Add(1)
-	}}}, inline, s.clock.Now())
+	}}}, inline)
+	return a
+}
+
+// settled produces and waits for what becomes of it: no reader does the work of
+// a slow disk.
+func (s *shop) settled(i int) *answer {
+	a := s.produce(i, true, wire.AcksAll)
+	synctest.Wait()
 	return a
 }
 
@@ -119,31 +127,30 @@ func TestInline(t *testing.T) {
 // TestInlineLimits leaves to the appender what would hold up a connection.
 func TestInlineLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := openShop(t, 1, 1, Settings{Log: storage.Options{SegmentBytes: 200 << 10}}, SetConfig{})
+		s := openShop(t, 1, 1, Settings{Log: storage.Options{SegmentBytes: 2100 << 10}}, SetConfig{})
 		defer s.stop()
 		defer s.set.Close()
-		f := func(inline bool, bytes int, want bool) {
+		f := func(batches, bytes int, want bool) {
 			t.Helper()
 			var onTheSpot atomic.Bool
-			s.leader(0).Produce([]Write{{
-				Batch: testBatch(t, 0, 0, 1, bytes, "v"), Acks: wire.AcksAll,
-				Done: func(storage.Appended, error) {
+			var ws []Write
+			for range batches {
+				ws = append(ws, Write{Batch: testBatch(t, 0, 0, 1, bytes, "v"), Acks: wire.AcksAll, Done: func(storage.Appended, error) {
 					onTheSpot.Store(strings.Contains(string(debug.Stack()), ".(*Partition).inline("))
-				},
-			}}, inline, s.clock.Now())
+				}})
+			}
+			produce(s.leader(0), ws, true)
 			synctest.Wait()
 			if onTheSpot.Load() != want {
-				t.Fatalf("%d bytes, inline %t: on the spot %t", bytes, inline, !want)
+				t.Fatalf("%d batches of %d bytes: on the spot %t", batches, bytes, !want)
 			}
 		}
 
-		f(true, 100, true)
-		f(false, 100, false)   // the reader has more to read
-		f(true, 60<<10, true)  //
-		f(true, 64<<10, false) // too much at once, with its header
-		f(true, 60<<10, true)  //
-		f(true, 60<<10, false) // the segment is full
-		f(true, 60<<10, true)  // of the new one
+		f(1, 100, true)
+		f(2, 500<<10, true)
+		f(2, 512<<10, false) // too much at once, with their headers
+		f(1, 900<<10, false) // the segment is full
+		f(1, 900<<10, true)  // of the new one
 	})
 }
 
@@ -316,7 +323,7 @@ func TestFlushNeverReturns(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		s.produce(1, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		s.settled(1).want(t, wire.CodeOK, 0)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		mu.Lock()
@@ -331,8 +338,8 @@ func TestFlushNeverReturns(t *testing.T) {
 		stuck.want(t, wire.CodeStorageError, -1)
 		waiting.want(t, wire.CodeStorageError, -1)
 		<-woken
-		s.produce(2, true, wire.AcksAll).want(t, wire.CodeOffline, -1)
-		s.produce(3, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		s.settled(2).want(t, wire.CodeOffline, -1)
+		s.settled(3).want(t, wire.CodeOK, 0)
 
 		s.stop()
 		ends := s.set.Close()
@@ -358,12 +365,12 @@ func TestOwnFileHangs(t *testing.T) {
 		}})
 		g := shutOn(s.disks[0], "recovery-points", "failed")
 		defer g.lift()
-		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		s.settled(0).want(t, wire.CodeOK, 0)
 		time.Sleep(29 * time.Second)
-		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 1)
+		s.settled(0).want(t, wire.CodeOK, 1)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOffline, -1)
+		s.settled(0).want(t, wire.CodeOffline, -1)
 		if mu.Lock(); fmt.Sprint(events) != "[slow offline failed]" {
 			t.Errorf("events %v", events)
 		}
@@ -394,8 +401,8 @@ func TestPanicAside(t *testing.T) {
 		all[0].want(t, wire.CodeOK, 0)
 		all[1].want(t, wire.CodeStorageError, -1)
 		all[2].want(t, wire.CodeOK, 0)
-		s.produce(1, true, wire.AcksAll).want(t, wire.CodeOffline, -1)
-		s.produce(2, true, wire.AcksAll).want(t, wire.CodeOK, 1)
+		s.settled(1).want(t, wire.CodeOffline, -1)
+		s.settled(2).want(t, wire.CodeOK, 1)
 
 		s.stop()
 		if ends := s.set.Close(); len(ends[s.leader(0).dir.dir]) != 2 {
@@ -429,10 +436,10 @@ func TestDropWaitsForJanitor(t *testing.T) {
 		s := openShop(t, 1, 1, Settings{FlushEvery: time.Hour}, SetConfig{})
 		defer s.stop()
 		defer s.set.Close()
-		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		s.settled(0).want(t, wire.CodeOK, 0)
 		s.leader(0).Trim(1, func(wire.Offset, error) {}) // asks for a recovery point
 		synctest.Wait()
-		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 1)
+		s.settled(0).want(t, wire.CodeOK, 1)
 		g := shut(s.disks[0])
 		time.Sleep(3 * time.Second)
 		dropped := make(chan error, 1)
@@ -461,7 +468,7 @@ func TestJanitorHangs(t *testing.T) {
 			s.leader(i).Trim(1, func(_ wire.Offset, err error) { codes[i] = wire.CodeOf(err) })
 		}
 		synctest.Wait()
-		s.produce(0, true, wire.AcksAll).want(t, wire.CodeOK, 1)
+		s.settled(0).want(t, wire.CodeOK, 1)
 		g := shut(s.disks[0])
 		defer g.lift()
 		time.Sleep(time.Minute)
@@ -621,11 +628,11 @@ func TestDropUnderLoad(t *testing.T) {
 					default:
 					}
 					asked.Add(1)
-					p.Produce([]Write{{Batch: append(wire.Batch(nil), b...), Acks: wire.AcksAll, Done: func(_ storage.Appended, err error) {
+					produce(p, []Write{{Batch: append(wire.Batch(nil), b...), Acks: wire.AcksAll, Done: func(_ storage.Appended, err error) {
 						if answered.Add(1) > 1000 && panics && err == nil {
 							panic("in an answer")
 						}
-					}}}, g%2 == 0, s.clock.Now())
+					}}}, g%2 == 0)
 					w := &Waiter{From: p.View().Committed, Wake: func() { woken.Add(1) }}
 					if p.Await(w) == nil {
 						parked.Add(1)
@@ -693,10 +700,10 @@ func TestNoLostWakeUp(t *testing.T) {
 				for range each {
 					done := make(chan struct{})
 					for again := true; again; {
-						p.Produce([]Write{{Batch: append(wire.Batch(nil), b...), Acks: wire.AcksAll, Done: func(_ storage.Appended, err error) {
+						produce(p, []Write{{Batch: append(wire.Batch(nil), b...), Acks: wire.AcksAll, Done: func(_ storage.Appended, err error) {
 							again = err != nil
 							done <- struct{}{}
-						}}}, false, s.clock.Now())
+						}}}, false)
 						<-done
 					}
 					_ = g

@@ -148,9 +148,22 @@ func (c *Call) Cancelled() <-chan struct{} {
 	return c.conn.gone
 }
 
-// MoreBuffered reports whether the reader has another complete request at
-// hand, so that it is not about to wait. Only ServeCall itself may ask.
-func (c *Call) MoreBuffered() bool { return c.conn != nil && c.conn.moreBuffered() }
+// Later is work that a Handler puts off. Enter is called once, on the reader;
+// alone says that there was no other.
+type Later interface{ Enter(alone bool) }
+
+// Defer puts work off until the connection's reader has handed over all the
+// requests of this call's API that have arrived, so that what they have in
+// common is done once. It is done before anything that waits: before the reader
+// reads again, and before a request of another API is served. Only within
+// ServeCall; a call without a connection has it done at once.
+func (c *Call) Defer(w Later) {
+	if c.conn == nil {
+		w.Enter(true)
+		return
+	}
+	c.conn.later = append(c.conn.later, w)
+}
 
 // Reply answers with m, which is encoded before Reply returns.
 func (c *Call) Reply(m Message) { c.ReplyFiles(m, nil) }

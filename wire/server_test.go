@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -947,4 +948,71 @@ func ExampleServer() {
 	c.Close()
 	s.Shutdown(ctx)
 	// Output: 41 <nil>
+}
+
+// A note is work put off that says when it was done.
+type note struct{ f func(alone bool) }
+
+func (n note) Enter(alone bool) { n.f(alone) }
+
+// TestDefer: work put off by requests of one kind is done once all of them that
+// have arrived were handed over, and before anything waits.
+func TestDefer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var log string
+		say := func(format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			log += fmt.Sprintf(format, args...)
+		}
+		var parked []*Call
+		b := newBed(t, handlerFunc(func(c *Call) {
+			say("%d", c.correlation)
+			switch c.API {
+			case APITrim:
+				c.Defer(note{func(alone bool) {
+					say("%c", map[bool]rune{true: 'A', false: 'a'}[alone])
+					c.Reply(&TrimResponse{})
+				}})
+			case APIMetadata:
+				parked = append(parked, c)
+			}
+		}), func(s *Server) { s.MaxInFlight = 3 })
+		list := func(correlation uint32) []byte {
+			return requestFrame(APIMetadata, 0, correlation, &MetadataRequest{})
+		}
+		f := func(want string, frames ...[]byte) {
+			t.Helper()
+			mu.Lock()
+			log = ""
+			mu.Unlock()
+			p := b.helloPeer()
+			p.send(slices.Concat(frames...))
+			synctest.Wait()
+			for _, c := range parked {
+				c.Reply(&MetadataResponse{})
+			}
+			parked = nil
+			synctest.Wait()
+			if log != want {
+				t.Errorf("%s, want %s", log, want)
+			}
+			p.Close()
+			synctest.Wait()
+		}
+
+		f("2A", trimFrame(2, 0))
+		f("23aa", trimFrame(2, 0), trimFrame(3, 0))
+		f("234aaa5A", trimFrame(2, 0), trimFrame(3, 0), trimFrame(4, 0), trimFrame(5, 0)) // no more in flight
+		f("2A34A", trimFrame(2, 0), list(3), trimFrame(4, 0))
+		f("2A", trimFrame(2, 0), trimFrame(3, 0)[:9])
+		f("2A", trimFrame(2, 0), claim(MaxFrame+1, APITrim, 3)) // the connection ends there
+	})
+	done := ""
+	c := NewCall(APITrim, 0, nil, func([]byte, []FileRange) {})
+	if c.Defer(note{func(alone bool) { done = fmt.Sprint(alone) }}); done != "true" {
+		t.Errorf("a call without connection: %q", done)
+	}
+	c.NoReply()
 }

@@ -56,7 +56,9 @@ type serverConn struct {
 	holding  bool // the outbox's turn
 	resting  bool // the deadline is that of a long silence
 	rested   bool // it has been so before
-	charged  int  // bytes from the budgets for the frame at the front
+	later    []Later
+	laterOf  API // whose requests put it off
+	charged  int // bytes from the budgets for the frame at the front
 	deadline time.Time
 	framed   int  // length of the frame the deadline was made for, 0: an idle one
 	starved  bool // it was waiting for the peer when the drain began
@@ -131,6 +133,7 @@ func (c *serverConn) read() error {
 	for {
 		c.holding = c.out.take()
 		need, err := c.serveBuffered()
+		c.catchUp()
 		c.flush()
 		if err == nil {
 			err = c.fill(need)
@@ -245,10 +248,23 @@ func (c *serverConn) answer(call *Call) (err error) {
 	case c.isDraining():
 		call.ReplyError(CodeShuttingDown)
 	default:
+		if call.API != c.laterOf {
+			c.catchUp()
+			c.laterOf = call.API
+		}
 		c.server.count.requests.Add(1)
 		c.server.Handler.ServeCall(call)
 	}
 	return nil
+}
+
+// catchUp does what handlers have put off.
+func (c *serverConn) catchUp() {
+	for i, w := range c.later {
+		c.later[i] = nil
+		w.Enter(len(c.later) == 1)
+	}
+	c.later = c.later[:0]
 }
 
 // panicked answers for a handler that could not.
@@ -269,17 +285,12 @@ func (c *serverConn) hello(call *Call) error {
 	return nil
 }
 
-// moreBuffered reports whether another request has arrived whole.
-func (c *serverConn) moreBuffered() bool {
-	n, known, err := c.in.frameLen(requestLen-sizeLen, c.maxFrame())
-	return err == nil && known && c.in.have() >= n
-}
-
 // awaitRoom waits while too many calls are in flight.
 func (c *serverConn) awaitRoom() error {
 	if int(c.inFlight.Load()) < c.server.MaxInFlight {
 		return nil
 	}
+	c.catchUp()
 	c.flush()
 	ok := c.awaitInFlight(c.server.MaxInFlight - 1)
 	c.holding = c.out.take()
@@ -353,6 +364,7 @@ func (c *serverConn) fill(need int) error {
 // a while already.
 func (c *serverConn) rest(quiet time.Duration) error {
 	c.in.drop()
+	c.later = nil
 	c.framed, c.resting, c.rested = 0, true, true
 	c.deadline = time.Now().Add(c.server.IdleTimeout - quiet)
 	if err := c.setDeadline(); err != nil {
