@@ -170,6 +170,7 @@ func (s *suite) run(ctx context.Context, d *display) (*suiteReport, error) {
 	machine := machineOf(s.dir)
 	report := &suiteReport{Started: time.Now().UTC().Format(time.RFC3339), Commit: machine.Commit, Machine: machine, Long: s.long, Quick: s.quick}
 	began := time.Now()
+	var guess time.Duration // of what was done
 	if !s.quick {
 		s.say("warming the machine's memory with a file of 3GiB")
 		if err := warmMemory(ctx, s.dir, 3<<30); err != nil {
@@ -177,7 +178,8 @@ func (s *suite) run(ctx context.Context, d *display) (*suiteReport, error) {
 		}
 	}
 	for i := range ts {
-		n, left := s.plan(ts[i:], time.Since(began))
+		n, left := s.plan(ts[i:], time.Since(began), guess)
+		guess += ts[i].takes * time.Duration(n)
 		s.say("%2d/%d %s, %s: %s, about %v left", i+1, len(ts), strings.ToLower(ts[i].section), ts[i].name, counted(n, "pair"), left.Round(10*time.Second))
 		limits, engines, err := s.pairs(ctx, &ts[i], n, func(p int, side string) {
 			d.bar(fmt.Sprintf("pair %d of %d: %s", p+1, n, side), float64(i)/float64(len(ts)))
@@ -213,7 +215,12 @@ func (s *suite) run(ctx context.Context, d *display) (*suiteReport, error) {
 
 // plan returns how many pairs the first of the trials that are left gets, and
 // how long all of them will take: as many pairs as time allows, at least one.
-func (s *suite) plan(left []trial, passed time.Duration) (pairs int, remaining time.Duration) {
+// What took longer than it was guessed to says that the rest will too.
+func (s *suite) plan(left []trial, passed, guessed time.Duration) (pairs int, remaining time.Duration) {
+	slower := 1.0
+	if guessed > 0 {
+		slower = max(slower, float64(passed)/float64(guessed))
+	}
 	if s.quick {
 		return 1, time.Duration(len(left)) * 4 * time.Second
 	}
@@ -222,6 +229,7 @@ func (s *suite) plan(left []trial, passed time.Duration) (pairs int, remaining t
 		for i := range left {
 			remaining += left[i].takes * time.Duration(left[i].atMost(most))
 		}
+		remaining = time.Duration(slower * float64(remaining))
 		if most == 1 || passed+remaining <= s.budget {
 			return left[0].atMost(most), remaining
 		}

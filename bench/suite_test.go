@@ -62,25 +62,27 @@ func TestPlan(t *testing.T) {
 		}
 		return ts
 	}
-	f := func(s suite, left []trial, passed time.Duration, pairs int, remaining time.Duration) {
+	f := func(s suite, left []trial, passed, guessed time.Duration, pairs int, remaining time.Duration) {
 		t.Helper()
-		p, r := s.plan(left, passed)
+		p, r := s.plan(left, passed, guessed)
 		if p != pairs || r != remaining {
 			t.Fatalf("%d pairs and %v left, want %d and %v", p, r, pairs, remaining)
 		}
 	}
 	s := suite{most: 5, budget: 100 * time.Second}
 
-	f(s, seconds(10, 10), 0, 5, 100*time.Second)
-	f(s, seconds(10, 10), time.Second, 4, 80*time.Second)
-	f(s, seconds(30), 55*time.Second, 1, 30*time.Second)
-	f(s, seconds(30), time.Hour, 1, 30*time.Second) // late, but each is run once
+	f(s, seconds(10, 10), 0, 0, 5, 100*time.Second)
+	f(s, seconds(10, 10), time.Second, time.Second, 4, 80*time.Second)
+	f(s, seconds(10, 10), 10*time.Second, 5*time.Second, 2, 80*time.Second) // all takes twice as long
+	f(s, seconds(10, 10), 10*time.Second, 50*time.Second, 4, 80*time.Second)
+	f(s, seconds(30), 55*time.Second, 55*time.Second, 1, 30*time.Second)
+	f(s, seconds(30), time.Hour, time.Hour, 1, 30*time.Second) // late, but each is run once
 	once := seconds(90, 2)
 	once[0].pairs = 1
-	f(s, once, 0, 1, 100*time.Second)
-	f(s, once[1:], 0, 5, 10*time.Second)
+	f(s, once, 0, 0, 1, 100*time.Second)
+	f(s, once[1:], 0, 0, 5, 10*time.Second)
 	s.quick = true
-	f(s, seconds(500, 500), 0, 1, 8*time.Second)
+	f(s, seconds(500, 500), 0, 0, 1, 8*time.Second)
 }
 
 func TestFits(t *testing.T) {

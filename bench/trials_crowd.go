@@ -20,20 +20,31 @@ func crowdTrials() []trial {
 	steadily := func(ctx context.Context, s *suite) (*outcome, error) {
 		return s.bench(ctx, "produce", "--size", "100", "--partitions", "12", "--rate", "1000000", "--acks", "1", "--warm-up", "2s", "--duration", s.lasting(15*time.Second))
 	}
-	paced := func(tails string) side {
+	// A reader that is parked asks for what is not there yet. These are of another
+	// process, so that what wakes them takes no turn of the producer's.
+	parked := func(readers int64) side {
 		return func(ctx context.Context, s *suite) (*outcome, error) {
-			return s.bench(ctx, "produce", "--size", "100", "--rate", "20", "--tails", tails, "--warm-up", "1s", "--duration", s.lasting(10*time.Second))
+			return beside(ctx, s, nil,
+				[]string{"e2e", "--topic", "bench", "--consumers", text(readers), "--rate", "1", "--warm-up", "0s", "--duration", s.lasting(14 * time.Second)}, readers > 0,
+				[]string{"produce", "--topic", "bench", "--size", "100", "--rate", "20", "--warm-up", "2s", "--duration", s.lasting(10 * time.Second)})
+		}
+	}
+	reading := func(readers int64) side {
+		return func(ctx context.Context, s *suite) (*outcome, error) {
+			backlog := []string{"consume", "--topic", "backlog", "--size", "1KiB", "--backlog", text(s.scaled(256 << 20)), "--warm-up", "0s"}
+			return beside(ctx, s, append(slices.Clip(backlog), "--duration", "1s"),
+				append(slices.Clip(backlog), "--consumers", text(readers), "--duration", s.lasting(8*time.Second)), readers > 0,
+				[]string{"produce", "--topic", "tail", "--size", "100", "--rate", "1000", "--warm-up", "2s", "--duration", s.lasting(4 * time.Second)})
 		}
 	}
 	conns := idleConnections()
 	return []trial{{
 		section: sectionCrowd, name: "20 records/s to a partition with 1,000 parked readers", against: "the same with none",
-		limit: paced("0"), engine: paced("1000"),
-		figures: []figureOf{latencyAt("ack P99", 3, 1.5, p99)}, takes: 27 * time.Second, pairs: 3,
+		limit: parked(0), engine: parked(1000),
+		figures: []figureOf{latencyAt("ack P99", 3, 1.5, p99)}, takes: 30 * time.Second, pairs: 3,
 	}, {
 		section: sectionCrowd, name: "1,000 records/s while 100 readers read a cached backlog of 256 MiB", against: "the same with none",
-		limit:   func(ctx context.Context, s *suite) (*outcome, error) { return besideReaders(ctx, s, 0) },
-		engine:  func(ctx context.Context, s *suite) (*outcome, error) { return besideReaders(ctx, s, 100) },
+		limit: reading(0), engine: reading(100),
 		figures: []figureOf{latencyAt("ack P99", 3, 1.5, p99)}, takes: 18 * time.Second, pairs: 3,
 	}, {
 		section: sectionCrowd, name: group(int64(conns)) + " idle connections",
@@ -89,31 +100,31 @@ func idleConnections() int {
 	return int(min(15_000, max(int64(l.Cur)-2000, 100)))
 }
 
-// besideReaders measures a paced producer while readers go over a backlog in
-// another topic.
-func besideReaders(ctx context.Context, s *suite, readers int) (r *outcome, err error) {
+// beside runs a workload on a broker of its own while, if asked, another one
+// goes on there for longer. Before both comes one that prepares the broker; nil:
+// none.
+func beside(ctx context.Context, s *suite, before, other []string, both bool, own []string) (r *outcome, err error) {
 	b, dir, err := s.broker()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.Stop(), os.RemoveAll(dir)) }()
-	server := []string{"--server", b.Addr, "--broker-http", b.HTTP, "--broker-pid", text(b.PID)}
-	read := func(consumers int, lasts time.Duration) error {
-		_, err := s.bench(ctx, "consume", append(slices.Clip(server), "--topic", "backlog", "--size", "1KiB", "--consumers", text(consumers),
-			"--backlog", text(s.scaled(256<<20)), "--warm-up", "0s", "--duration", s.lasting(lasts))...)
-		return err
+	run := func(args []string) (*outcome, error) {
+		return s.bench(ctx, args[0], append([]string{"--server", b.Addr, "--broker-http", b.HTTP, "--broker-pid", text(b.PID)}, args[1:]...)...)
 	}
-	if err := read(1, time.Second); err != nil {
-		return nil, fmt.Errorf("backlog: %w", err)
+	if before != nil {
+		if _, err := run(before); err != nil {
+			return nil, err
+		}
 	}
-	var reading sync.WaitGroup
-	var readErr error
-	if readers > 0 {
-		reading.Go(func() { readErr = read(readers, 8*time.Second) }) // for as long as the producer, and longer
+	var going sync.WaitGroup
+	var otherErr error
+	if both {
+		going.Go(func() { _, otherErr = run(other) })
 	}
-	r, err = s.bench(ctx, "produce", append(slices.Clip(server), "--topic", "tail", "--size", "100", "--rate", "1000", "--warm-up", "2s", "--duration", s.lasting(4*time.Second))...)
-	reading.Wait()
-	return r, errors.Join(err, readErr)
+	r, err = run(own)
+	going.Wait()
+	return r, errors.Join(err, otherErr)
 }
 
 // restartAfterKill fills a log that is not flushed, kills the broker, and times
