@@ -8,12 +8,16 @@ import (
 	"github.com/teralog/teralog/storage"
 )
 
-// OpenStore opens what a node of several keeps for Raft in a data directory, or
-// makes it if that is empty, for those who turn Raft without a Coord. It is used
-// by one goroutine and needs no end but that of the directory.
+// OpenStore opens what Raft must not forget in metadata/ of a data directory, or
+// makes it if the directory is empty, for a node that is one of several: what is
+// damaged here another one can mend. It belongs to one goroutine.
 func OpenStore(dir *storage.Dir, self raft.Peer, say *slog.Logger, now mem.Now) (raft.Store, error) {
 	m, err := openMetalog(dir, self, false, say, now)
 	if err != nil {
+		return nil, err
+	}
+	if err := dir.Recovered(); err != nil {
+		m.abandon()
 		return nil, err
 	}
 	return m, nil

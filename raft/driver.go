@@ -80,6 +80,8 @@ type Driver struct {
 	tickets   uint64
 	reads     []waitingRead // confirmed, not yet applied that far
 	err       error         // why it stopped
+
+	unreadable bool // the newest snapshot could not be sent: another one is due
 }
 
 type proposal struct {
@@ -255,7 +257,7 @@ func (d *Driver) do(h *heldReady) error {
 	}
 	d.node.Advance(*r)
 	for _, p := range h.gone {
-		d.node.SnapshotGone(p)
+		d.unreadable = d.node.SnapshotGone(p) || d.unreadable
 	}
 	for _, read := range r.Reads {
 		done := d.asked[read.Ticket]
@@ -388,24 +390,29 @@ func (d *Driver) giveUp() {
 // a follower that is a little behind.
 func (d *Driver) maybeSnapshot() error {
 	last := d.node.log.snapshot
-	due := d.unsaved >= max(d.o.SnapshotBytes, int(last.Size/4)) ||
+	bytes := max(d.o.SnapshotBytes, int(last.Size/4))
+	due := d.unsaved >= bytes || d.unreadable ||
 		d.o.SnapshotEntries > 0 && d.applied-max(last.Index, d.passed) >= Index(d.o.SnapshotEntries)
-	if !due || d.node.Streaming() {
+	// A member that takes for ever must not let the log grow for ever.
+	if !due || d.node.Streaming() && d.unsaved < 4*bytes {
 		return nil
 	}
 	state, err := d.machine.Snapshot()
 	if err != nil {
 		return fmt.Errorf("snapshot at entry %d: %w", d.applied, err)
 	}
-	s := d.node.SnapshotAt(d.applied, uint64(len(state)))
-	d.unsaved, d.passed = 0, d.applied
-	switch err := d.store.SaveSnapshot(s, state, last.Index); {
+	s, keepAfter := d.node.SnapshotAt(d.applied, uint64(len(state))), last.Index
+	if s.Index == last.Index { // in place of one that cannot be read
+		keepAfter = d.node.log.base.index
+	}
+	d.unsaved, d.passed, d.unreadable = 0, d.applied, false
+	switch err := d.store.SaveSnapshot(s, state, keepAfter); {
 	case errors.Is(err, ErrNoRoom):
 		return nil // the log still has everything; the next one may do
 	case err != nil:
 		return err
 	}
-	d.node.Compact(s, last.Index)
+	d.node.Compact(s, keepAfter)
 	return nil
 }
 

@@ -7,20 +7,28 @@ package raft
 // ChunkBytes returns how long a chunk of a snapshot may be.
 func (n *Node) ChunkBytes() int { return n.c.ChunkBytes }
 
-// SnapshotGone says that the store no longer has the snapshot that is being
-// sent to a member: the newest is sent instead.
-func (n *Node) SnapshotGone(to Peer) {
-	if l, ok := n.role.(*leader); ok && l.followers[to] != nil && l.followers[to].mode == streaming {
-		l.followers[to].stream(n.log.snapshot)
+// SnapshotGone says that the store cannot read the snapshot that is being sent
+// to a member: the newest is sent instead. It reports whether that was it; then
+// it is tried again when the member next answers a heartbeat, and a newer one
+// should be taken.
+func (n *Node) SnapshotGone(to Peer) (newest bool) {
+	l, ok := n.role.(*leader)
+	if !ok || l.followers[to] == nil || l.followers[to].mode != streaming {
+		return false
 	}
+	f := l.followers[to]
+	newest = f.snapshot.Index == n.log.snapshot.Index
+	f.stream(n.log.snapshot)
+	f.waiting = newest
+	return newest
 }
 
-// Streaming reports whether a snapshot is on its way to a member that answers.
-// A new one should wait: it would begin the transfer anew.
+// Streaming reports whether the snapshot before the newest is on its way to a
+// member that answers. A store keeps two, so another one would end that.
 func (n *Node) Streaming() bool {
 	if l, ok := n.role.(*leader); ok {
 		for _, f := range l.followers {
-			if f.mode == streaming && f.active {
+			if f.mode == streaming && f.active && f.snapshot.Index < n.log.snapshot.Index {
 				return true
 			}
 		}

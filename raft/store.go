@@ -55,7 +55,8 @@ type Store interface {
 	Append([]Entry) error
 	Sync() error
 	// SaveSnapshot keeps a snapshot of the node's own state, durable when it
-	// returns, and may then drop entries up to keepAfter, inclusive.
+	// returns, and may then drop entries up to keepAfter, inclusive. One at the
+	// newest one's index takes its place: that one could not be read.
 	SaveSnapshot(s Snapshot, state []byte, keepAfter Index) error
 	// Stage keeps one chunk of a snapshot that is coming in; offset 0 begins
 	// anew. Nothing of it need survive a restart.

@@ -63,6 +63,7 @@ var raftRare = []string{
 	"snapshot installed",
 	"snapshot of what is held uncommitted",
 	"snapshot over an uncommitted configuration",
+	"snapshot unreadable",
 	"transfer",
 	"viable",
 	"wipe",
@@ -138,25 +139,13 @@ func openScenario(file string) (*scenario, error) {
 func (q *quorum) begin() {
 	q.truth.init(q)
 	s := q.scenario
-	var first raft.Members
-	for slot := range s.voters + s.learners + s.spares {
-		m := &member{q: q, slot: slot, self: peer(slot+1, 0), disk: raft.NewMemStore()}
+	q.truth.bootstrap(q.first())
+	for slot := range s.nodes() {
+		m := &member{q: q, slot: slot, self: peer(slot+1, 0), disk: q.newDisk(slot, 0)}
 		m.shadow.m = m
 		q.members = append(q.members, m)
-		switch {
-		case slot < s.voters:
-			first.Voters = append(first.Voters, m.self)
-		case slot < s.voters+s.learners:
-			first.Learners = append(first.Learners, m.self)
-		}
 	}
-	q.truth.bootstrap(first)
 	for _, m := range q.members {
-		if m.slot < s.voters {
-			if err := raft.Bootstrap(m.disk, first); err != nil {
-				q.violate("Bootstrap: %v", err)
-			}
-		}
 		m.start()
 		m.tick()
 	}
@@ -168,6 +157,18 @@ func (q *quorum) begin() {
 			q.after(f.at, func() { q.befall(f, nil) })
 		}
 	}
+}
+
+// first returns the first members.
+func (q *quorum) first() (first raft.Members) {
+	s := q.scenario
+	for slot := range s.voters {
+		first.Voters = append(first.Voters, peer(slot+1, 0))
+	}
+	for slot := range s.learners {
+		first.Learners = append(first.Learners, peer(s.voters+slot+1, 0))
+	}
+	return first
 }
 
 func peer(id, wiped int) raft.Peer {
@@ -266,7 +267,7 @@ func (q *quorum) heal() {
 	q.healed = true
 	q.cuts = [maxMembers][maxMembers]bool{}
 	for _, m := range q.members {
-		m.disk.StopAt(1<<40, false)
+		m.disk.heal()
 		m.left = slices.Contains(q.scenario.left, m.slot+1) && q.viableWithout(m)
 		switch {
 		case m.left:

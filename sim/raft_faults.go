@@ -34,12 +34,17 @@ func (q *quorum) befall(f *fault, winner *member) {
 	case "crash":
 		m.down(f.power, f.lasts)
 	case "stop":
-		m.disk.StopAt(f.n, f.done)
+		m.disk.stopAt(f.n, f.done)
+		m.stop = f
+	case "lie":
+		m.disk.lie()
 		m.stop = f
 	case "slow":
 		m.slow = q.now.Mono + f.lasts
 	case "full":
 		m.full = q.now.Mono + f.lasts
+	case "rot":
+		m.shadow.rotten = m.shadow.live.snapshot
 	case "pause":
 		m.pause(f.lasts)
 	case "wipe":
@@ -150,23 +155,20 @@ func (m *member) wipe() {
 	m.acked = point{}
 	m.wiped++
 	m.self = peer(m.slot+1, m.wiped)
-	m.disk = raft.NewMemStore()
+	m.disk = m.q.newDisk(m.slot, m.wiped)
 	m.shadow = shadow{m: m}
 	m.start()
 	m.q.count("wipe")
 }
 
-// damage makes the nth entry of a node's log, counted round, unreadable while
-// it is down.
+// damage makes a part of a node's log unreadable while it is down.
 func (m *member) damage(n int) {
 	if !m.q.scenario.wild && !m.q.viableWithout(m) {
 		return
 	}
 	m.die(false)
-	s := &m.shadow.live
-	if k := s.last() - s.snapshot; k > 0 && m.disk.Damage(s.snapshot+1+raft.Index(n)%k) {
+	if m.disk.damage(n, &m.shadow.live) {
 		m.shadow.hurt = true
-		m.acked = point{}
 		m.q.count("damaged entry")
 	}
 	m.start()

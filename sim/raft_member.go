@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"time"
 
 	"github.com/teralog/teralog/raft"
@@ -15,7 +14,7 @@ type member struct {
 	self   raft.Peer
 	life   int // processes so far: what a dead one had under way is void
 	wiped  int
-	disk   *raft.MemStore
+	disk   disk
 	shadow shadow
 
 	driver  *raft.Driver
@@ -53,8 +52,14 @@ func (m *member) start() {
 	}
 	m.life++
 	m.machine = &ledger{m: m}
-	m.shadow.Store = m.disk
-	d, err := raft.NewDriver(c, &m.shadow, m, m.machine, o)
+	var d *raft.Driver
+	var err error
+	if m.shadow.Store, err = m.disk.open(m.self); err == nil && m.life == 1 && m.slot < s.voters {
+		err = raft.Bootstrap(&m.shadow, m.q.first())
+	}
+	if err == nil {
+		d, err = raft.NewDriver(c, &m.shadow, m, m.machine, o)
+	}
 	if err != nil {
 		m.q.violate("Start: node %d: %v", m.self.ID, err)
 		return
@@ -64,6 +69,7 @@ func (m *member) start() {
 	m.committed = 0
 	if m.status.Damaged {
 		m.q.count("damaged start")
+		m.acked = point{} // it knows that it may have acknowledged more
 	}
 	if m.q.trace != nil {
 		m.q.say("%d starts: term %d last %d snapshot %d damaged %v", m.self.ID, m.status.Term, m.status.Last, m.status.Snapshot, m.status.Damaged)
@@ -119,7 +125,7 @@ func (m *member) turn() {
 func (m *member) stopped(err error) {
 	m.q.say("%d stops: %v", m.self.ID, err)
 	f := m.stop
-	if f == nil || !errors.Is(err, raft.ErrStopped) {
+	if f == nil || !stoppedOn(err) {
 		m.q.violate("Store: node %d: %v", m.self.ID, err)
 		return
 	}
@@ -133,11 +139,7 @@ func (m *member) die(power bool) {
 		return
 	}
 	m.up, m.driver, m.status.Leads = false, nil, false
-	var keep func(int) int
-	if power {
-		keep = func(n int) int { return int(m.q.draw(streamDisk, m.slot, uint64(n))) }
-	}
-	m.disk = m.disk.Restart(keep)
+	m.disk.die(power)
 	for _, c := range m.q.callers {
 		c.hungUp(m)
 	}

@@ -20,6 +20,7 @@ type scenario struct {
 
 	skew  []int         // percent of a tick that a node's tick takes, by slot; empty: 100
 	fsync time.Duration // of a disk, on average
+	disks bool          // members have the store that servers use, on file systems in memory
 
 	window, appendBytes, snapshotBytes int // snapshotBytes 0: no snapshots
 	callers                            int
@@ -49,7 +50,7 @@ type fault struct {
 }
 
 // faultKinds are what may befall a cluster; see befall.
-var faultKinds = []string{"cut", "mend", "flap", "crash", "stop", "slow", "full", "pause", "wipe", "damage", "transfer", "change", "murmur", "whisper"}
+var faultKinds = []string{"cut", "mend", "flap", "crash", "stop", "lie", "slow", "full", "rot", "pause", "wipe", "damage", "transfer", "change", "murmur", "whisper"}
 
 // shapes are the ways in which networks break.
 var shapes = []string{"alone", "deaf", "dumb", "halves", "bridge", "ring", "link"}
@@ -127,7 +128,7 @@ func (d drawing) medley() {
 		s.fsync = d.upTo(4 * time.Millisecond)
 	}
 	var kinds []string
-	for _, kind := range []string{"cut", "flap", "stutter", "crash", "power", "blackout", "stop", "slow", "full", "pause", "wipe", "damage", "transfer", "change"} {
+	for _, kind := range []string{"cut", "flap", "stutter", "crash", "power", "blackout", "stop", "lie", "slow", "full", "rot", "pause", "wipe", "damage", "transfer", "change"} {
 		if d.yes() {
 			kinds = append(kinds, kind)
 		}
@@ -172,6 +173,8 @@ func (d drawing) draw(at time.Duration, kind string) {
 		return
 	case "stop":
 		f.n, f.done, f.power = 1+d.IntN(6), d.yes(), d.IntN(4) > 0
+	case "lie":
+		f.power = d.yes()
 	case "pause":
 		f.lasts = d.upTo(600 * time.Millisecond)
 	case "wipe":

@@ -16,6 +16,7 @@ type shadow struct {
 	changed raft.Index // the lowest entry written since the last sync; 0: none
 	hurt    bool       // something was damaged on purpose
 	refused bool       // a write of this turn found no room: the node is ahead of its store
+	rotten  raft.Index // the snapshot that cannot be read any more
 }
 
 // A shape is a log without its data.
@@ -175,6 +176,9 @@ func (s *shadow) SaveSnapshot(snap raft.Snapshot, state []byte, keepAfter raft.I
 	err := s.Store.SaveSnapshot(snap, state, keepAfter)
 	if err == nil {
 		s.live.take(snap)
+		if snap.Index == s.rotten {
+			s.rotten = 0
+		}
 	}
 	return s.kept(err)
 }
@@ -206,6 +210,14 @@ func (s *shadow) Install(snap raft.Snapshot) error {
 		s.live.take(snap)
 	}
 	return s.kept(err)
+}
+
+func (s *shadow) Chunk(i raft.Index, offset uint64, max int) ([]byte, error) {
+	if i <= s.rotten {
+		s.m.q.count("snapshot unreadable")
+		return nil, raft.ErrNoSnapshot
+	}
+	return s.Store.Chunk(i, offset, max)
 }
 
 func (s *shadow) Repaired() error {

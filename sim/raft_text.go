@@ -60,6 +60,7 @@ func (s *scenario) clusterKeys(f *flag.FlagSet) {
 	f.BoolVar(&s.wild, "wild", s.wild, "")
 	f.Var((*slots)(&s.skew), "skew", "")
 	f.DurationVar(&s.fsync, "fsync", s.fsync, "")
+	f.BoolVar(&s.disks, "disks", s.disks, "")
 	f.IntVar(&s.window, "window", s.window, "")
 	f.IntVar(&s.appendBytes, "appends", s.appendBytes, "")
 	f.IntVar(&s.snapshotBytes, "snapshots", s.snapshotBytes, "")

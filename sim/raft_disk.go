@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"syscall"
+
+	"github.com/teralog/teralog/coord"
+	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/raft"
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// A disk is what a member's store lies on, through all its processes.
+type disk interface {
+	// open returns the store as a new process finds it.
+	open(self raft.Peer) (raft.Store, error)
+	// die is the end of a process. With the power gone, chance decides what is
+	// left of what was not synced; without, all is.
+	die(power bool)
+	// stopAt lets the nth write from now fail, and all after it; done says
+	// whether that one came through all the same. It ends with the process.
+	stopAt(n int, done bool)
+	// lie lets the next fsync fail, without effect.
+	lie()
+	// heal takes back what is still to come of those.
+	heal()
+	// damage makes something unreadable that was synced, an entry of the nth
+	// part of the log, while no process lives. It reports whether there was any.
+	damage(n int, live *shape) bool
+}
+
+func (q *quorum) newDisk(slot, wiped int) disk {
+	if q.scenario.disks {
+		return &fileDisk{fs: storage.NewMemFS(scramble(q.seed ^ uint64(slot)<<8 ^ uint64(wiped))), boots: 1}
+	}
+	return &memDisk{raft.NewMemStore(), func(n int) int { return int(q.draw(streamDisk, slot, uint64(n))) }}
+}
+
+// A memDisk is a store in memory with a disk's faults: fast.
+type memDisk struct {
+	store  *raft.MemStore
+	chance func(n int) int
+}
+
+func (d *memDisk) open(raft.Peer) (raft.Store, error) { return d.store, nil }
+
+func (d *memDisk) die(power bool) {
+	if power {
+		d.store = d.store.Restart(d.chance)
+	} else {
+		d.store = d.store.Restart(nil)
+	}
+}
+
+func (d *memDisk) stopAt(n int, done bool) { d.store.StopAt(n, done) }
+func (d *memDisk) lie()                    { d.store.StopAt(2, false) } // the first is what is to be synced
+func (d *memDisk) heal()                   { d.store.StopAt(1<<40, false) }
+
+func (d *memDisk) damage(n int, live *shape) bool {
+	k := live.last() - live.snapshot
+	return k > 0 && d.store.Damage(live.snapshot+1+raft.Index(n)%k)
+}
+
+// A fileDisk is the store that servers use, on a file system in memory.
+type fileDisk struct {
+	fs    *storage.MemFS
+	boots int
+}
+
+func (d *fileDisk) open(self raft.Peer) (raft.Store, error) {
+	ids := 0
+	dir, err := storage.OpenDir(d.fs, dataDir, storage.DirOptions{
+		Node: wire.NodeID(self.ID), Boot: fmt.Sprint("boot-", d.boots), Format: true, Reserve: -1,
+		NewID: func() (id wire.UUID) {
+			id = wire.UUID(self.Incarnation)
+			id[15] = byte(ids)
+			ids++
+			return id
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if raft.UUID(dir.ID()) != self.Incarnation {
+		return nil, fmt.Errorf("the directory of %v is that of %x", self, dir.ID())
+	}
+	return coord.OpenStore(dir, self, slog.New(slog.DiscardHandler), mem.Now{Wall: wallBegin})
+}
+
+func (d *fileDisk) die(power bool) {
+	if power {
+		d.boots++
+		d.fs = d.fs.Crash(storage.CrashAny)
+	} else {
+		d.fs = d.fs.Clone()
+	}
+}
+
+func (d *fileDisk) stopAt(n int, done bool) {
+	if done {
+		n++
+	}
+	d.fs.StopAfter(n - 1)
+}
+
+func (d *fileDisk) lie()  { d.fs.Fail(storage.OpSync, 1, syscall.EIO) }
+func (d *fileDisk) heal() { d.fs.Heal() }
+
+// damage flips a bit of the log, though not of its end: what is wrong there
+// cannot be told from a write that was torn.
+func (d *fileDisk) damage(n int, live *shape) bool {
+	entries, err := d.fs.ReadDir(dataDir + "/metadata")
+	if err != nil || live.last()-live.base.index < 10 {
+		return false
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name, ".log") && e.Size > 0 {
+			at := e.Size / 2 * int64(n%1000) / 1000
+			return d.fs.FlipBit(dataDir+"/metadata/"+e.Name, at, uint(n%8)) == nil
+		}
+	}
+	return false
+}
+
+// stoppedOn reports whether a store failed since its disk did.
+func stoppedOn(err error) bool {
+	return errors.Is(err, raft.ErrStopped) || errors.Is(err, storage.ErrStopped) || errors.Is(err, storage.ErrSync)
+}
