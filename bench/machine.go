@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -103,5 +104,21 @@ func commit() string {
 			changed = "+"
 		}
 	}
+	if revision == "unknown" {
+		return checkedOut()
+	}
 	return revision + changed
+}
+
+// checkedOut asks git what lies in the working directory if this is a program
+// of `go run`, which builds from there and notes no commit.
+func checkedOut() string {
+	if self, err := os.Executable(); err != nil || !strings.Contains(self, "go-build") {
+		return "unknown"
+	}
+	out, err := exec.Command("git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
 }
