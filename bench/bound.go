@@ -37,7 +37,11 @@ func (ps producers) verdict(l *load, r *Result) string {
 		return ""
 	}
 	r.WaitedShare = ratio(waited.Seconds(), r.Seconds*float64(len(ps)))
-	return waitedVerdict(r.WaitedShare)
+	if r.Latency == nil || r.WaitedShare == nil {
+		return ""
+	}
+	onTheWay := r.MBPerSecond * r.Latency.Mean / float64(len(ps)) // MB/s by µs: bytes, by Little's law
+	return waitedVerdict(*r.WaitedShare, onTheWay/float64(l.batch), float64(l.inFlight))
 }
 
 // lateVerdict is the rule for a load with a rate.
@@ -49,13 +53,15 @@ func lateVerdict(late time.Duration) string {
 	return fmt.Sprintf("a record was given %v late, and not because a window was full", late.Round(time.Millisecond))
 }
 
-// waitedVerdict is the rule for a load at full speed.
-func waitedVerdict(share *float64) string {
+// waitedVerdict is the rule for a load at full speed: producers hardly waited,
+// and had fewer batches on their way than even one partition may have.
+func waitedVerdict(waited, onTheWay, inFlight float64) string {
 	const least = 0.05
-	if share == nil || *share >= least {
+	if waited >= least || onTheWay >= inFlight {
 		return ""
 	}
-	return fmt.Sprintf("producers waited for room in their windows %.1f %% of the time only", *share*100)
+	return fmt.Sprintf("producers waited for room in their windows %.1f %% of the time only, with %.1f batches on their way of the %.0f that one partition may have",
+		waited*100, onTheWay, inFlight)
 }
 
 // readersBusy is the rule for readers at full speed.

@@ -122,10 +122,20 @@ func (l *settings) Set(s string) error {
 
 // or returns l with key set to value unless it is set already.
 func (l settings) or(key, value string) settings {
-	if slices.ContainsFunc(l, func(s wire.Setting) bool { return s.Key == key }) {
+	if l.get(key) != "" {
 		return l
 	}
 	return append(slices.Clip(l), wire.Setting{Key: key, Value: value})
+}
+
+// get returns the value of key, "" if there is none.
+func (l settings) get(key string) string {
+	for _, s := range l {
+		if s.Key == key {
+			return s.Value
+		}
+	}
+	return ""
 }
 
 // maxCount bounds rates and numbers of records, inclusive.

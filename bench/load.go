@@ -26,9 +26,9 @@ type load struct {
 	dir    string // where our own broker's directory is made
 
 	topic      string
-	partitions int
+	partitions int    // 0: 1, or what the topic has
+	flush      string // "": async, or what the topic has
 	settings   settings
-	flush      string
 
 	size, keys int64
 	producers  int
@@ -58,7 +58,7 @@ type load struct {
 
 // newLoad returns the defaults of a workload.
 func newLoad(workload string) *load {
-	return &load{workload: workload, topic: "bench", partitions: 1, flush: "async", size: 1 << 10, producers: 1, consumers: 1, acks: "all",
+	return &load{workload: workload, topic: "bench", size: 1 << 10, producers: 1, consumers: 1, acks: "all",
 		batch: 64 << 10, inFlight: 5, warmUp: 2 * time.Second, duration: 10 * time.Second, format: "text"}
 }
 
@@ -76,8 +76,8 @@ func (l *load) brokerFlags(f *flags) {
 
 func (l *load) topicFlags(f *flags) {
 	f.StringVar(&l.topic, "topic", l.topic, "topic; it is made if there is none of that name")
-	f.IntVar(&l.partitions, "partitions", l.partitions, "partitions of the topic")
-	f.Var(oneOf(&l.flush, flushWords...), "flush", "when the topic's records are made durable: async, interval or sync")
+	f.IntVar(&l.partitions, "partitions", l.partitions, "partitions of the topic (by default 1, or what it has)")
+	f.Var(oneOf(&l.flush, flushWords...), "flush", "when the topic's records are made durable: async, interval or sync (by default async, or what it has)")
 	f.Var(&l.settings, "c", "a setting of the topic, key=value; may be repeated")
 }
 
@@ -98,7 +98,7 @@ func (l *load) producerFlags(f *flags) {
 	f.Var(oneOf(&l.acks, acksWords...), "acks", "who must have a record: 0 (nobody is asked), 1 (the leader) or all")
 	f.Var(value[wire.Codec]{&l.codec, wire.ParseCodec, wire.Codec.String}, "codec", "compression: none, gzip, snappy or zstd; with one, values are hexadecimal digits, of which about half can be saved")
 	f.Var(size(&l.batch), "batch", "bytes at which a batch is complete")
-	f.Var(size(&l.buffer), "window", "bytes of records a producer may have without acknowledgement (by default 8 batches, with keys 2 for each partition if that is more)")
+	f.Var(size(&l.buffer), "window", "bytes of records a producer may have without acknowledgement (by default 8 batches, with keys 2 for each partition if that is more, up to 64 MiB)")
 	f.IntVar(&l.inFlight, "in-flight", l.inFlight, "batches of one partition on their way at once, 1 to 5")
 	f.Var(duration(&l.linger), "linger", "how long a batch waits for more records")
 }
@@ -134,7 +134,7 @@ func (l *load) check() error {
 		flag           string
 		v, least, most int64
 	}{
-		{"partitions", int64(l.partitions), 1, 100_000},
+		{"partitions", int64(l.partitions), 0, 100_000},
 		{"size", l.size, 0, 15 << 20},
 		{"keys", l.keys, 0, 10_000_000},
 		{"producers", int64(l.producers), 1, 10_000},
@@ -194,7 +194,7 @@ func (l *load) window() int64 {
 	}
 	// A small record costs more in the window than in its batch.
 	perBatch := max(l.batch/(l.recordBytes()+8), 1) * l.cost()
-	return batches * perBatch
+	return max(min(batches*perBatch, 64<<20), l.cost())
 }
 
 func (l *load) producerOptions() client.ProducerOptions {

@@ -179,12 +179,19 @@ func TestExisting(t *testing.T) {
 	}
 	produce := []string{"produce", "--warm-up", "0s", "--records", "1000", "--size", "10"}
 	f("", append(produce, "--partitions", "2")...)
-	f("", append(produce, "--partitions", "2")...)
-	f("has 2 partitions, not 1", produce...)
-	f("flush", append(produce, "--partitions", "2", "--flush", "sync")...)
-	text := f("", "consume", "--warm-up", "0s", "--partitions", "2", "--records", "1", "--backlog", "1GB")
-	if !strings.Contains(text, "2,000 in") && !strings.Contains(text, "1,000 in") {
-		t.Fatalf("the 2000 records there are were not read:\n%s", text)
+	f("", append(produce, "--partitions", "2", "--flush", "async")...)
+	if text := f("", produce...); !strings.Contains(text, "2 partitions") || !strings.Contains(text, "flush=async") {
+		t.Fatal(text)
+	}
+	f("has 2 partitions, not 1", append(produce, "--partitions", "1")...)
+	f("has flush=async, not sync", append(produce, "--flush", "sync")...)
+	f("has segment.bytes=1GiB, not 512MiB", append(produce, "-c", "segment.bytes=512MiB")...)
+	for range 2 {
+		f("", append(produce, "--topic", "other", "-c", "flush=sync", "-c", "segment.bytes=536870912", "-c", "segment.age=60m")...)
+	}
+	text := f("", "consume", "--warm-up", "0s", "--records", "3000", "--backlog", "1GB")
+	if !strings.Contains(text, "3,000 in") {
+		t.Fatalf("the 3000 records there are were not read:\n%s", text)
 	}
 	f("without --broker-pid", "idle")
 }
@@ -248,7 +255,7 @@ func TestBadCommands(t *testing.T) {
 	f("is not a size", "produce", "--size", "1 kilo")
 	f("is not a duration", "produce", "--duration", "10")
 	f("key=value", "produce", "-c", "flush")
-	f("--partitions 0: it is 1 to 100000", "produce", "--partitions", "0")
+	f("--partitions -1: it is 0 to 100000", "produce", "--partitions", "-1")
 	f("--in-flight 6: it is 1 to 5", "produce", "--in-flight", "6")
 	f("--batch 100: it is 1024 to", "produce", "--batch", "100")
 	f("whole milliseconds", "produce", "--linger", "100us")
@@ -356,6 +363,7 @@ func TestWindow(t *testing.T) {
 	f(load{size: 10_000, batch: 1024}, 8*10_032) // a record of its own in each batch
 	f(load{size: 1008, batch: 1024, keys: 1, partitions: 3}, 8*1048)
 	f(load{size: 1008, batch: 1024, keys: 1, partitions: 30}, 60*1048)
+	f(load{size: 1008, batch: 64 << 10, keys: 1, partitions: 10_000}, 64<<20)
 }
 
 func TestKeyTable(t *testing.T) {

@@ -20,9 +20,10 @@ least four a batch, or with --rate 100,000 a second of each producer.
   teralog bench produce --one --size 100 --records 50k
 
 The run is marked as bound by the generator if producers waited for room in
-their windows less than a twentieth of the time: then the broker was never
-behind. With --rate it is if records were given more than 10 ms late for
-another reason than such waiting.
+their windows less than a twentieth of the time and had fewer batches on their
+way than --in-flight allows one partition: then the broker was never behind.
+With --rate it is if records were given more than 10 ms late for another reason
+than such waiting.
 `
 
 func benchProduce(ctx context.Context, args []string, start Start, _ io.Reader, out, notes io.Writer) error {

@@ -112,9 +112,9 @@ func TestBound(t *testing.T) {
 	share := func(v float64) *float64 { return &v }
 	f(lateVerdict(10*time.Millisecond), false)
 	f(lateVerdict(11*time.Millisecond), true)
-	f(waitedVerdict(share(0.05)), false)
-	f(waitedVerdict(share(0.04)), true)
-	f(waitedVerdict(nil), false)
+	f(waitedVerdict(0.05, 1, 5), false)
+	f(waitedVerdict(0.04, 4.9, 5), true)
+	f(waitedVerdict(0.04, 5, 5), false) // much was on its way, only not all that the window holds
 	f(readersBusy(&Result{ClientCores: 0.95, BrokerCores: share(0.3)}, 1), true)
 	f(readersBusy(&Result{ClientCores: 0.95, BrokerCores: share(0.5)}, 1), false) // the broker is not far from its end either
 	f(readersBusy(&Result{ClientCores: 0.3, BrokerCores: share(0.1)}, 1), false)  // nobody was busy

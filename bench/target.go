@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,33 +63,60 @@ func (t *target) close() (err error) {
 	return err
 }
 
-// prepare makes the topic, or sees that the one there is fits.
+// prepareTime is how long a topic may take to be made, which is long for one
+// of ten thousand partitions.
+const prepareTime = 5 * time.Minute
+
+// prepare makes the topic, or sees that the one there is fits. Partitions and
+// flush mode of the load are those of the topic from then on.
 func (t *target) prepare(ctx context.Context, l *load) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	spec := client.TopicSpec{Name: l.topic, Partitions: int32(l.partitions), Settings: l.settings.or("flush", l.flush)}
-	if l.batch > wire.DefaultMaxBatch {
-		spec.Settings = settings(spec.Settings).or("max.batch.bytes", strconv.FormatInt(l.batch, 10))
-	}
-	_, err := t.c.CreateTopic(ctx, spec)
-	if !errors.Is(err, wire.CodeTopicExists) {
-		return err
-	}
-	ds, err := t.c.DescribeTopics(ctx, l.topic)
+	c, err := client.New(client.Options{Servers: []string{t.Addr}, Name: "teralog-bench", RequestTimeout: prepareTime})
 	if err != nil {
 		return err
 	}
-	if n := len(ds[0].Partitions); n != l.partitions {
-		return usage{fmt.Errorf("topic %q has %d partitions, not %d; say --partitions %d or name another --topic", l.topic, n, l.partitions, n)}
+	defer c.Close()
+	spec := client.TopicSpec{Name: l.topic, Partitions: int32(max(l.partitions, 1)), Settings: l.settings.or("flush", cmp.Or(l.flush, flushWords[0]))}
+	if l.batch > wire.DefaultMaxBatch {
+		spec.Settings = settings(spec.Settings).or("max.batch.bytes", strconv.FormatInt(l.batch, 10))
 	}
-	for _, want := range spec.Settings {
-		for _, have := range ds[0].Settings {
-			if have.Key == want.Key && have.Value != want.Value {
-				return usage{fmt.Errorf("topic %q has %s=%s, not %s; name another --topic", l.topic, have.Key, have.Value, want.Value)}
+	_, err = c.CreateTopic(ctx, spec)
+	exists := errors.Is(err, wire.CodeTopicExists)
+	if err != nil && !exists {
+		return err
+	}
+	ds, err := c.DescribeTopics(ctx, l.topic)
+	if err != nil {
+		return err
+	}
+	have := settings(ds[0].Settings)
+	if exists {
+		if n := len(ds[0].Partitions); l.partitions != 0 && n != l.partitions {
+			return usage{fmt.Errorf("topic %q has %d partitions, not %d; name another --topic", l.topic, n, l.partitions)}
+		}
+		asked := l.settings
+		if l.flush != "" {
+			asked = asked.or("flush", l.flush)
+		}
+		for _, want := range asked {
+			if v := have.get(want.Key); !same(v, want.Value) {
+				return usage{fmt.Errorf("topic %q has %s=%s, not %s; name another --topic", l.topic, want.Key, v, want.Value)}
 			}
 		}
 	}
+	l.partitions, l.flush = len(ds[0].Partitions), cmp.Or(have.get("flush"), flushWords[0])
 	return nil
+}
+
+// same reports whether two values of a setting mean the same.
+func same(a, b string) bool {
+	sizeA, errA := wire.ParseSize(a)
+	sizeB, errB := wire.ParseSize(b)
+	if errA == nil && errB == nil {
+		return sizeA == sizeB
+	}
+	timeA, errA := wire.ParseDuration(a)
+	timeB, errB := wire.ParseDuration(b)
+	return a == b || errA == nil && errB == nil && timeA == timeB
 }
 
 // logFiles returns the segment files of the load's topic on our own broker,
