@@ -71,7 +71,8 @@ type Driver struct {
 	machine   Machine
 	o         Options
 
-	held      *heldReady // what the store had no room for
+	held      heldReady // while holds
+	holds     bool      // a Ready is out: the store had no room for it
 	applied   Index
 	unsaved   int        // bytes applied since the last snapshot was due
 	passed    Index      // applied then
@@ -201,15 +202,15 @@ func (d *Driver) Turn() (worked bool, err error) {
 	if d.err != nil {
 		return false, d.err
 	}
-	if d.held == nil {
+	if !d.holds {
 		worked = d.step()
 	}
-	if d.held != nil {
-		switch err = d.do(d.held); {
+	if d.holds {
+		switch err = d.do(&d.held); {
 		case errors.Is(err, ErrNoRoom):
 			return worked, nil
 		case err == nil:
-			d.held, worked = nil, true
+			d.held, d.holds, worked = heldReady{}, false, true
 		}
 	}
 	if err == nil {
@@ -238,7 +239,7 @@ func (d *Driver) step() (worked bool) {
 	}
 	d.spare = in.emptied()
 	if r, ready := d.node.Ready(); ready {
-		d.held = &heldReady{ready: r, todo: r, gone: d.send(r.Now)}
+		d.held, d.holds = heldReady{ready: r, todo: r, gone: d.send(r.Now)}, true
 	}
 	return worked
 }

@@ -56,7 +56,7 @@ func (f *follower) step(n *Node, m *Message) {
 }
 
 func (f *follower) append(n *Node, m *Message) {
-	r := Message{Kind: AppendReply, Index: m.Index}
+	r := Message{Kind: AppendReply, Index: m.Index, Round: m.Round}
 	switch {
 	case m.Index < n.log.commit:
 		r.Index = n.log.commit // what is committed here is the leader's too

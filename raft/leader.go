@@ -98,7 +98,7 @@ func (l *leader) appended(n *Node, f *progress, m *Message) {
 		return
 	}
 	hint, _ := n.log.mayMatch(m.Hint, m.LogTerm)
-	f.rejected(m.Index, hint)
+	f.rejected(m.Round, m.Index, hint)
 }
 
 // propose appends an entry of a client, if the leader takes any.
@@ -226,7 +226,7 @@ func (l *leader) send(n *Node, p Peer, f *progress) {
 		if len(entries) == 0 && f.mode == replicating && f.told >= n.log.commit {
 			break
 		}
-		n.lead(p, Message{Kind: AppendKind, Index: f.next - 1, LogTerm: prev, Entries: entries, Commit: n.log.commit})
+		n.lead(p, Message{Kind: AppendKind, Index: f.next - 1, LogTerm: prev, Entries: entries, Commit: n.log.commit, Round: f.era})
 		f.sent(f.next-1+Index(len(entries)), n.log.commit)
 	}
 	if f.mode == streaming && !f.waiting {

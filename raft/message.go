@@ -110,7 +110,7 @@ type Message struct {
 	Transfer bool // Vote: the old leader asked for it, so stickiness does not apply
 	Damaged  bool // replies: the sender once held more than it can read; of a heartbeat, Index is its last entry
 
-	Round    uint64   // Heartbeat and its reply
+	Round    uint64   // Heartbeat, Append and their replies: which one is answered, of appends which era
 	Snapshot Snapshot // Snapshot chunk; its reply carries Index only
 	Offset   uint64   // of Data in the snapshot
 	Data     []byte

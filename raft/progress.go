@@ -11,20 +11,24 @@ import "fmt"
 //	             chunk under way
 //
 //	acked     any → replicating: the logs meet; while streaming, not before the
-//	          snapshot is there; a damaged follower stays probing
+//	          snapshot is there
 //	rejected  probing, replicating → probing, further back
 //	lost      any → probing, the match forgotten
 //	answered  replicating → probing, if nothing moved since the last time: what
 //	          was sent is taken for lost; in the others it may be sent again
 //	stream    any → streaming
+//
+// Each step back begins an era. Appends and their answers carry it, so a late
+// rejection is not taken for another one: where appends overtake each other, it
+// would send a window again for each of a window.
 type progress struct {
 	mode  mode
 	match Index // held and durable there, inclusive
 	next  Index // the next entry to send, above match
+	era   uint64
 
 	waiting  bool    // probing, streaming: one message is under way
 	inflight []Index // replicating: the last entry of each append under way, ascending
-	again    Index   // replicating: what was sent up to here was sent before the last step back
 	told     Index   // the commit index last sent
 	seen     Index   // match at the last answered heartbeat
 
@@ -83,34 +87,24 @@ func (p *progress) acked(i Index) bool {
 	switch {
 	case old || p.mode == replicating:
 	case p.mode == streaming && p.match < p.snapshot.Index:
-	case p.damaged:
-		// One append at a time: each late answer to many of them could be taken
-		// for another loss, which begins anew with as many, and so on for ever.
-		if news {
-			p.become(probing)
-		}
 	default:
 		p.become(replicating)
 	}
 	return news
 }
 
-// rejected notes that entry prev did not match, and that at most hint may. It
-// reports whether that was news: an old answer to an old append is not.
-func (p *progress) rejected(prev, hint Index) bool {
-	gone := p.damaged && hint < p.match
+// rejected notes that entry prev of an append of some era did not match, and
+// that at most hint may. It reports whether that was news.
+func (p *progress) rejected(era uint64, prev, hint Index) bool {
 	switch {
-	case p.mode == streaming || prev <= p.match && !gone:
+	case era != p.era || p.mode == streaming:
 		return false
-	case p.mode == probing && prev != p.next-1:
-		return false
-	case gone:
+	case p.damaged && hint < p.match:
 		p.lost(hint)
 		return true
-	case p.mode == replicating && prev <= p.again:
-		return false // where appends overtake each other, one step back a window
+	case prev <= p.match:
+		return false
 	}
-	p.again = max(p.again, p.next-1)
 	p.become(probing)
 	p.next = max(min(prev, hint+1), p.match+1)
 	return true
@@ -149,6 +143,9 @@ func (p *progress) wants(s Index, offset uint64) {
 func (p *progress) become(m mode) {
 	p.mode, p.waiting, p.inflight = m, false, nil
 	p.snapshot, p.offset = Snapshot{}, 0
+	if m == probing {
+		p.era++
+	}
 	if m != streaming {
 		p.next = p.match + 1
 	}

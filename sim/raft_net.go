@@ -15,7 +15,7 @@ var crcTable = crc32.MakeTable(crc32.Castagnoli)
 const foreignTerm = 1 << 30
 
 // maxBurst is more than what a member has reason to send within a tick.
-const maxBurst = 20_000
+const maxBurst = 60_000
 
 // Send is a member's transport. Each message goes through its bytes, and may be
 // lost, repeated, and late.
