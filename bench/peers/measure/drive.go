@@ -31,9 +31,14 @@ func Child(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// oneLine returns the end of text as one line.
+// oneLine returns the last lines of text as one: as many as are short together,
+// and the end of the last one at least.
 func oneLine(text string) string {
-	const most = 300
-	text = strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")
-	return text[max(0, len(text)-most):]
+	const most = 200
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	line := lines[len(lines)-1]
+	for i := len(lines) - 2; i >= 0 && len(lines[i])+len("; ")+len(line) <= most; i-- {
+		line = lines[i] + "; " + line
+	}
+	return line[max(0, len(line)-most):]
 }

@@ -83,3 +83,20 @@ func TestDrive(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestOneLine(t *testing.T) {
+	f := func(text, want string) {
+		t.Helper()
+		if got := oneLine(text); got != want {
+			t.Fatalf("oneLine(%q) = %q, want %q", text, got, want)
+		}
+	}
+
+	long := strings.Repeat("x", 199)
+	f("", "")
+	f("why\n", "why")
+	f("so\nwhy", "so; why")
+	f("first\n"+long+"\nwhy", "why")
+	f("why\n"+long, long)
+	f("why\n"+long+long, (long + long)[198:])
+}
