@@ -42,6 +42,11 @@ type Env struct {
 	// it, TidyEvery how often retention is looked at; 0: the rooms' defaults.
 	SnapshotEvery int
 	TidyEvery     time.Duration
+	// Listen and Dial reach other nodes. They and Stop, which ends a New that
+	// waits for them when it is closed, are of no account for a node alone.
+	Listen func(addr string) (net.Listener, error)
+	Dial   wire.Dialer
+	Stop   <-chan struct{}
 	// Manual says that no goroutine is started: things happen in Turn only.
 	Manual bool
 }
@@ -53,7 +58,7 @@ func NewEnv(log *slog.Logger) (Env, error) {
 		return Env{}, err
 	}
 	clock := mem.NewClock()
-	return Env{FS: storage.OS(), Boot: boot, NewID: randomID, Now: clock.Now, Clock: clock, Log: log}, nil
+	return Env{FS: storage.OS(), Boot: boot, NewID: randomID, Now: clock.Now, Clock: clock, Log: log, Listen: listenTCP, Dial: &net.Dialer{}}, nil
 }
 
 func randomID() (id wire.UUID) {
@@ -79,6 +84,7 @@ type Broker struct {
 	lot   lot                    // where parked fetches stand
 	addr  atomic.Pointer[string] // told to clients
 
+	peers  *peers // nil: this node is alone
 	server *wire.Server
 	count  counts
 	fatal  chan error    // why the process must end
@@ -176,7 +182,9 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 	watching, unwatch := context.WithCancel(context.Background())
 	defer unwatch() // last of all: whatever is left to do may meet a disk that hangs
 	go b.set.Run(watching)
-	b.loop(func() { b.report(b.coord.Run(loops)) })
+	if b.peers == nil {
+		b.loop(func() { b.report(b.coord.Run(loops)) })
+	}
 	b.loop(func() { b.runHosts(loops) })
 	b.loop(func() { b.runWheel(loops) })
 	for range runtime.GOMAXPROCS(0) {
@@ -200,6 +208,9 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 	}
 	stop()
 	err := b.end(drain)
+	if failed := b.dirs[0].Failed(); failed != nil && failure == nil {
+		failure = lost(failed) // the stop has met it
+	}
 	return errors.Join(failure, err, b.Fatal())
 }
 
@@ -257,6 +268,9 @@ func (b *Broker) Fatal() error {
 // Close stops a broker that does not run: it flushes and closes every log and
 // writes the clean marks last.
 func (b *Broker) Close() error {
+	if b.peers != nil {
+		b.peers.close()
+	}
 	ends := b.set.Close()
 	end, err := b.coord.Close()
 	if err != nil {
@@ -278,6 +292,9 @@ func (b *Broker) Close() error {
 
 // abandon gives up the directories without a clean mark.
 func (b *Broker) abandon() {
+	if b.peers != nil {
+		b.peers.close()
+	}
 	for _, d := range b.dirs {
 		if d != nil {
 			d.Abandon()

@@ -2,15 +2,18 @@ package broker
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"math"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/teralog/teralog/raft"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -24,6 +27,8 @@ type Config struct {
 	Advertise      string   // address told to clients; empty: the one listened on
 	HTTP           string   // host:port of the operator's view; empty: none
 	Node           wire.NodeID
+	PeerListen     string     // host:port for the other nodes; empty: this node's address in Peers
+	Peers          []PeerAddr // all nodes that keep the metadata, this one included, by number; none: this one alone
 	MaxConnections int
 	Memory         int64         // bytes of requests held at once over all connections
 	IdleTimeout    time.Duration // a connection with nothing in flight for this long is closed
@@ -84,6 +89,10 @@ var Keys = []Key{
 	{"http", "address to serve /metrics and /healthz on, unencrypted and open to whoever reaches it; empty: nowhere", setHTTP,
 		func(c *Config) string { return c.HTTP }},
 	{"node", "number of this node, from 1", setNode, func(c *Config) string { return strconv.Itoa(int(c.Node)) }},
+	{"peers", "all nodes that keep the metadata together, this one included, as 1@host:port,2@host:port; empty: this one alone", setPeers,
+		func(c *Config) string { return joinPeers(c.Peers) }},
+	{"peer-listen", "address to hear the other nodes on, where it differs from the one in peers", setAddr(func(c *Config) *string { return &c.PeerListen }),
+		func(c *Config) string { return c.PeerListen }},
 	count("max-connections", "clients connected at once", 1, 1_000_000, func(c *Config) *int { return &c.MaxConnections }),
 	size("memory", "bytes of requests held at once, over all connections", 32<<20, 1<<40, func(c *Config) *int64 { return &c.Memory }),
 	duration("idle-timeout", "a connection that is silent for longer is closed", time.Second, func(c *Config) *time.Duration { return &c.IdleTimeout }),
@@ -212,6 +221,56 @@ func setNode(c *Config, s string) error {
 		return fmt.Errorf("%q is not a node number; it is a whole number from 1 to %d", s, math.MaxInt32)
 	}
 	c.Node = wire.NodeID(n)
+	return nil
+}
+
+// setPeers reads "1@host:port,2@host:port".
+func setPeers(c *Config, s string) error {
+	var peers []PeerAddr
+	for one := range strings.SplitSeq(s, ",") {
+		if s == "" {
+			break
+		}
+		node, addr, ok := strings.Cut(strings.TrimSpace(one), "@")
+		n, err := strconv.ParseInt(node, 10, 32)
+		if err == nil {
+			_, _, err = net.SplitHostPort(addr)
+		}
+		if !ok || err != nil || n < 1 {
+			return fmt.Errorf("%q does not name nodes; write them like 1@10.0.0.1:7401,2@10.0.0.2:7401", s)
+		}
+		peers = append(peers, PeerAddr{wire.NodeID(n), addr})
+	}
+	slices.SortFunc(peers, func(a, b PeerAddr) int { return cmp.Compare(a.Node, b.Node) })
+	for i := range peers {
+		if i > 0 && peers[i].Node == peers[i-1].Node {
+			return fmt.Errorf("%q names node %d twice", s, peers[i].Node)
+		}
+	}
+	if len(peers) > raft.MaxMembers {
+		return fmt.Errorf("%d nodes; at most %d can keep the metadata", len(peers), raft.MaxMembers)
+	}
+	c.Peers = peers
+	return nil
+}
+
+func joinPeers(peers []PeerAddr) string {
+	all := make([]string, len(peers))
+	for i, p := range peers {
+		all[i] = p.String()
+	}
+	return strings.Join(all, ",")
+}
+
+// Check returns an error if settings that are each right do not fit together.
+func (c *Config) Check() error {
+	mine := slices.ContainsFunc(c.Peers, func(p PeerAddr) bool { return p.Node == c.Node })
+	switch {
+	case len(c.Peers) > 0 && !mine:
+		return fmt.Errorf("peers (%s) do not name this node, which is %d", joinPeers(c.Peers), c.Node)
+	case c.PeerListen != "" && len(c.Peers) == 0:
+		return fmt.Errorf("peer-listen without peers: there is nobody to hear")
+	}
 	return nil
 }
 

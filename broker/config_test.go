@@ -27,6 +27,9 @@ func TestConfigRead(t *testing.T) {
 	f("flush-lost = 1ms", "t.conf:1: flush-lost: 1ms is too short, the least is 1s")
 	f("http =\nlisten = 127.0.0.1:1", "")
 	f("http = 9400", `t.conf:1: http: "9400" is not an address; write it like 127.0.0.1:7400 or [::1]:7400`)
+	f("peers = 1@a:1, 2@b:2", "")
+	f("peers = 1@a:1,1@b:2", `t.conf:1: peers: "1@a:1,1@b:2" names node 1 twice`)
+	f("peers = a:1", `t.conf:1: peers: "a:1" does not name nodes; write them like 1@10.0.0.1:7401,2@10.0.0.2:7401`)
 	f("data-dir = a,,b", `t.conf:1: data-dir: "a,,b" names an empty path`)
 	f("data-dir = a,a", `t.conf:1: data-dir: "a,a" names a twice`)
 	f("log-level = loud", `t.conf:1: log-level: "loud" is not a level; it is debug, info, warn or error`)
@@ -64,4 +67,24 @@ func TestConfigEnv(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), "TERALOG_NODE: ") {
 		t.Fatalf("a bad environment variable gave %v", err)
 	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	f := func(text string, ok bool) {
+		t.Helper()
+		c := DefaultConfig()
+		err := c.Read("t.conf", strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(); (err == nil) != ok {
+			t.Fatalf("%q: %v", text, err)
+		}
+	}
+
+	f("", true)
+	f("peers = 1@a:1,2@b:2\nnode = 2", true)
+	f("peers = 1@a:1,2@b:2\nnode = 3", false)
+	f("peer-listen = a:1", false)
+	f("peer-listen = a:1\npeers = 1@b:1", true)
 }

@@ -57,8 +57,12 @@ type settle struct {
 // maxSettles bounds the topics being created or deleted at once.
 const maxSettles = 256
 
-// sweepEvery is how often the leavings of deleted topics are looked for.
-const sweepEvery = 10 * time.Second
+// sweepEvery is how often the leavings of deleted topics are looked for, and
+// lookEvery whether another node changed the metadata.
+const (
+	sweepEvery = 10 * time.Second
+	lookEvery  = time.Second
+)
 
 func (h *hosts) init() {
 	h.queue = make(chan settle, maxSettles)
@@ -109,16 +113,47 @@ func (h *hosts) report() []string {
 func (b *Broker) runHosts(ctx context.Context) {
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
+	var look <-chan time.Time
+	if b.peers != nil {
+		ticker := time.NewTicker(lookEvery)
+		defer ticker.Stop()
+		look = ticker.C
+	}
+	shown := wire.Offset(-1)
 	for {
 		select {
 		case s := <-b.hosts.queue:
 			b.settle(s)
 		case <-sweep.C:
 			b.guard("the sweep", b.sweep)
+		case <-look:
+			b.guard("what other nodes decided", func() { shown = b.followOthers(shown) })
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// followOthers makes true here what other nodes decided since version shown of
+// the metadata, and returns the version that is true now.
+func (b *Broker) followOthers(shown wire.Offset) wire.Offset {
+	image := b.coord.Image()
+	if image.Version() == shown {
+		return shown
+	}
+	for _, p := range b.set.Partitions() {
+		if image.Deleted(p.ID().Topic) {
+			if err := b.removeTopic(p.ID().Topic); err != nil {
+				b.log.Error("a deleted topic is still here", "topic", p.Topic(), "err", err)
+			}
+		}
+	}
+	for _, t := range image.Topics() {
+		for n := range t.Partitions {
+			_ = b.host(t, n) // it says why a partition is offline
+		}
+	}
+	return image.Version()
 }
 
 func (b *Broker) settle(s settle) {
@@ -199,7 +234,9 @@ func (b *Broker) openOne(t *coord.Topic, id wire.PartitionID) error {
 	if err != nil {
 		return err
 	}
-	return b.set.Host(t.Name, id, d, partitionSettings(t.Config), place.Epoch, create, b.time())
+	return b.set.OrFailed(d, func() error {
+		return b.set.Host(t.Name, id, d, partitionSettings(t.Config), place.Epoch, create, b.time())
+	})
 }
 
 // isNew reports whether the partition has no files yet, because the process
@@ -258,7 +295,8 @@ func (b *Broker) removeFiles(t *coord.Topic) (errs []error) {
 		if len(in[d]) == 0 {
 			continue
 		}
-		if err := d.Delete(in[d]...); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := b.set.OrFailed(d, func() error { return d.Delete(in[d]...) })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 		for _, id := range in[d] {

@@ -28,6 +28,9 @@ func (b *Broker) open() error {
 		Flushers: b.config.Flushers, SlowAfter: b.config.FlushSlow, FailAfter: b.config.FlushLost,
 		TidyEvery: b.env.TidyEvery, Log: b.log, OnEvent: b.event,
 	})
+	if err := b.catchUp(); err != nil {
+		return err
+	}
 	if err := b.bumpEpochs(now); err != nil {
 		return err
 	}
@@ -56,6 +59,9 @@ func (b *Broker) openDirs() error {
 		if reserve == 0 {
 			reserve = -1
 		}
+		if cluster == (wire.UUID{}) && len(b.config.Peers) > 0 && !b.formatted(path) {
+			cluster = newCluster(b.config.Peers)
+		}
 		d, err := storage.OpenDir(b.env.FS, path, storage.DirOptions{
 			Node: b.config.Node, Cluster: cluster, Boot: b.env.Boot, Format: true, NewID: b.env.NewID, Reserve: reserve,
 		})
@@ -72,15 +78,65 @@ func (b *Broker) openCoord(now mem.Now) error {
 	if err := b.refuseLost(); err != nil {
 		return err
 	}
-	c, err := coord.Open(b.dirs[0], coord.Options{
+	o := coord.Options{
 		Node: b.config.Node, NewTopicID: b.newTopicID, Dirs: b.spaces, Clock: b.env.Clock, Log: b.log,
 		SnapshotEvery: b.env.SnapshotEvery,
-	}, now)
-	if err != nil {
+	}
+	var err error
+	if len(b.config.Peers) > 0 {
+		if b.peers, err = openPeers(b); err != nil {
+			return err
+		}
+		o.Cluster = &coord.Cluster{Transport: b.peers, First: b.peers.first, Forward: b.peers.forward}
+	}
+	if b.coord, err = coord.Open(b.dirs[0], o, now); err != nil {
 		return err
 	}
-	b.coord = c
+	if b.peers != nil {
+		b.peers.run(b.coord)
+	}
 	return nil
+}
+
+// formatted reports whether a data directory has an identity already.
+func (b *Broker) formatted(path string) bool {
+	_, err := b.env.FS.Stat(path + "/identity")
+	return err == nil
+}
+
+// catchUp waits until the image shows all that the cluster had committed: what
+// is done next takes folders that it does not name for orphans.
+func (b *Broker) catchUp() error {
+	if b.peers == nil {
+		return nil
+	}
+	return b.insist(coord.Barrier{})
+}
+
+// insist submits a command until the cluster has decided it.
+func (b *Broker) insist(cmd coord.Command) error {
+	for tries := 0; ; tries++ {
+		decided := make(chan error, 1)
+		b.coord.Submit(cmd, func(_ coord.Result, err error) { decided <- err })
+		var err error
+		select {
+		case err = <-decided:
+		case err = <-b.fatal:
+			return err
+		case <-b.env.Stop:
+			return errStopped
+		}
+		code := wire.CodeOf(err)
+		if err == nil || !code.Retriable() || code == wire.CodeStorageError || code == wire.CodeOffline {
+			return err
+		}
+		if tries%50 == 0 {
+			b.log.Info("waiting for a majority of the nodes that keep the metadata", "err", err)
+		}
+		if err := b.peers.wait(peerRedial); err != nil {
+			return err
+		}
+	}
 }
 
 // refuseLost returns an error if the first directory is empty and another one
@@ -132,8 +188,12 @@ func (b *Broker) bumpEpochs(now mem.Now) error {
 	return nil
 }
 
-// submitNow has a command decided while nothing runs yet.
+// submitNow has a command decided while nothing runs yet but, in a cluster, the
+// metadata.
 func (b *Broker) submitNow(cmd coord.Command, now mem.Now) error {
+	if b.peers != nil {
+		return b.insist(cmd)
+	}
 	var result error
 	b.coord.Submit(cmd, func(_ coord.Result, err error) { result = err })
 	for worked := true; worked; {

@@ -65,6 +65,7 @@ func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
+	env.Stop = ctx.Done()
 	ln, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -146,6 +147,9 @@ func readServe(args []string, look func(string) (string, bool)) (Config, error) 
 		if err := k.set(&c, v); err != nil {
 			return c, &exitError{exitConfig, fmt.Errorf("--%s: %w", k.Name, err)}
 		}
+	}
+	if err := c.Check(); err != nil {
+		return c, &exitError{exitConfig, err}
 	}
 	return c, nil
 }

@@ -39,27 +39,29 @@ func (b *Broker) deleteTopic(c *wire.Call) {
 // change has a command decided, makes its outcome true here and answers.
 func (b *Broker) change(c *wire.Call, cmd coord.Command, response func(coord.Result) wire.Message) {
 	c.DropBody()
-	if !b.hosts.reserve() {
-		c.ReplyError(errBusy)
-		return
-	}
-	b.coord.Submit(cmd, func(r coord.Result, err error) {
-		if err != nil || r.Topic == 0 {
-			b.hosts.release()
-			if err != nil {
-				c.ReplyError(err)
-			} else {
-				c.Reply(response(r))
-			}
+	b.decide(b.coord.Submit, cmd, func(r coord.Result, err error) {
+		if err != nil {
+			c.ReplyError(err)
 			return
 		}
-		b.hosts.push(settle{topic: r.Topic, done: func(err error) {
-			if err != nil {
-				c.ReplyError(err)
-				return
-			}
-			c.Reply(response(r))
-		}})
+		c.Reply(response(r))
+	})
+}
+
+// decide submits a command and makes its outcome true here, before done hears
+// of it.
+func (b *Broker) decide(submit func(coord.Command, func(coord.Result, error)), cmd coord.Command, done func(coord.Result, error)) {
+	if !b.hosts.reserve() {
+		done(coord.Result{}, errBusy)
+		return
+	}
+	submit(cmd, func(r coord.Result, err error) {
+		if err != nil || r.Topic == 0 {
+			b.hosts.release()
+			done(r, err)
+			return
+		}
+		b.hosts.push(settle{topic: r.Topic, done: func(err error) { done(r, err) }})
 	})
 }
 
