@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/teralog/teralog/coord"
 	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/repl"
 	"github.com/teralog/teralog/storage"
@@ -32,7 +33,7 @@ type live struct {
 	stop  func() error // once
 }
 
-// run starts a broker with its data in dir on fs.
+// run starts a broker with its data in dir, or some, parted by commas, on fs.
 func run(t testing.TB, fs storage.FS, dir string, ln net.Listener) *live {
 	t.Helper()
 	env, err := NewEnv(slog.New(slog.DiscardHandler))
@@ -41,7 +42,7 @@ func run(t testing.TB, fs storage.FS, dir string, ln net.Listener) *live {
 	}
 	env.FS = fs
 	c := DefaultConfig()
-	c.DataDirs, c.Reserve = []string{dir}, 0
+	c.DataDirs, c.Reserve = strings.Split(dir, ","), 0
 	b, err := New(c, env)
 	if err != nil {
 		t.Fatal(err)
@@ -304,6 +305,53 @@ func TestMetadataHangs(t *testing.T) {
 	f("topics/u", true)
 	f("", false) // nor is the note of it written
 	f("", true)
+}
+
+// TestOtherDiskHangs has a directory without the metadata hang while a topic is
+// made in it, and while one is deleted: both are answered, and topics are made
+// and deleted elsewhere.
+func TestOtherDiskHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs, network := storage.NewMemFS(1), wire.NewMemNet()
+		ln, err := network.Listen("broker:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := run(t, fs, "data,other", ln)
+		c := dial(t, network, "broker:1")
+		defer c.Close()
+		old := createOn(t, c, "old", 4)
+		open := make(chan struct{})
+		defer close(open)
+		fs.BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpSyncDir && strings.Contains(op.Name, "other/") {
+				<-open
+			}
+			return nil
+		})
+		began := time.Now()
+		deleted := goOn(c, &wire.DeleteTopicRequest{ID: old}, new(wire.DeleteTopicResponse))
+		made := goOn(c, &wire.CreateTopicRequest{Name: "new", Partitions: 4}, new(wire.CreateTopicResponse))
+		if err := <-deleted; wire.CodeOf(err) != wire.CodeOffline {
+			t.Errorf("delete: %v", err)
+		}
+		if err := <-made; wire.CodeOf(err) != wire.CodeOffline {
+			t.Errorf("create: %v", err)
+		}
+		if took := time.Since(began); took > l.b.config.FlushLost+5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		id := createOn(t, c, "elsewhere", 4)
+		for p := range int32(4) {
+			if res := sendOn(t, c, batchOf(t, wire.BuilderOptions{Topic: id, Partition: p}, "v"))[0]; res.Code != wire.CodeOK {
+				t.Errorf("produce: %+v", res)
+			}
+		}
+		do(t, c, &wire.DeleteTopicRequest{ID: id}, new(wire.DeleteTopicResponse))
+		if err := l.stop(); err == nil || errors.Is(err, coord.ErrFailed) {
+			t.Errorf("the stop: %v", err)
+		}
+	})
 }
 
 // TestDrain checks that a stop does not wait for ever for a disk that hangs.

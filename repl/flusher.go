@@ -211,6 +211,7 @@ func (d *directory) fail(err error) {
 	if !d.failed.CompareAndSwap(nil, &err) {
 		return
 	}
+	note := d.dir.Condemn(err)
 	close(d.dead)
 	d.set.config.Log.Error("data directory failed", "dir", d.dir.Path(), "err", err)
 	for _, p := range d.set.Partitions() {
@@ -219,7 +220,7 @@ func (d *directory) fail(err error) {
 		}
 	}
 	d.set.spawn(func() {
-		d.leaveNote(err)
+		d.leaveNote(note)
 		d.set.event(Event{Kind: DirectoryFailed, Dir: d.dir, Err: err})
 	})
 }

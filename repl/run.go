@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -81,17 +82,43 @@ func (d *directory) join() {
 	}
 }
 
-// leaveNote ends the directory of the room below. The note that it leaves on the
-// disk is not waited for if the disk hangs.
-func (d *directory) leaveNote(err error) {
+// OrFailed calls f, which works on the files of dir, and returns what it does. If
+// the directory fails first it returns why: a disk that hangs keeps nobody but f.
+func (s *Set) OrFailed(dir *storage.Dir, f func() error) error {
+	d := s.directory(dir)
+	if s.config.Manual {
+		return f()
+	}
+	var err error
+	var panicked any
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { panicked = recover() }()
+		err = f()
+	}()
+	select {
+	case <-done:
+	case <-d.dead:
+		return d.failure()
+	}
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
+}
+
+// leaveNote writes the note of a failure, and does not wait for it on a disk that
+// hangs.
+func (d *directory) leaveNote(note func()) {
 	if d.set.config.Manual {
-		d.dir.Fail(err)
+		note()
 		return
 	}
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		d.dir.Fail(err)
+		note()
 	}()
 	timer := time.NewTimer(d.set.config.SlowAfter)
 	defer timer.Stop()

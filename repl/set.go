@@ -149,7 +149,9 @@ func (s *Set) Host(topic string, id wire.PartitionID, dir *storage.Dir, st Setti
 		return fmt.Errorf("host %s %d: %w", topic, id.Partition, err)
 	}
 	p := newPartition(s, d, topic, id, l, st)
-	s.put(p)
+	if !s.put(p) {
+		return errShutdown // too late; the directory may be another's by now, so its files are left alone
+	}
 	if d.failure() != nil {
 		p.nudge() // it failed meanwhile, and told those it knew
 	}
@@ -297,17 +299,24 @@ func (s *Set) get(id wire.PartitionID) *Partition {
 	return nil
 }
 
-func (s *Set) put(p *Partition) {
-	s.change(p.id, func(m shard) { m[p.id] = p })
+// put returns false if the set is closed.
+func (s *Set) put(p *Partition) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.change(p.id, func(m shard) { m[p.id] = p })
+	}
+	return !s.closed
 }
 
 func (s *Set) remove(id wire.PartitionID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.change(id, func(m shard) { delete(m, id) })
 }
 
+// change replaces the shard of a partition. s.mu is held.
 func (s *Set) change(id wire.PartitionID, f func(shard)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	next := shard{}
 	if old := s.shard(id).Load(); old != nil {
 		for k, v := range *old {

@@ -179,17 +179,21 @@ func (d *Dir) isSuspect() bool {
 
 // Fail ends the directory: nothing is written to it from here on, but for the
 // note that says so, where it can be. The first error counts.
-func (d *Dir) Fail(err error) {
+func (d *Dir) Fail(err error) { d.Condemn(err)() }
+
+// Condemn is Fail but for the note, which is written by what it returns: on a disk
+// that hangs that may not come back.
+func (d *Dir) Condemn(err error) (note func()) {
 	if err == nil {
 		panic("BUG: directory failed without an error")
 	}
 	d.mu.Lock()
-	first := d.failed == nil && !d.closed
-	if first {
-		d.failed = err
+	defer d.mu.Unlock()
+	if d.failed != nil || d.closed {
+		return func() {}
 	}
-	d.mu.Unlock()
-	if first {
+	d.failed = err
+	return func() {
 		note := failedNote{start: d.start.Number, reason: err.Error()}
 		d.writeSmall(failedFile, failedName, note.encode()) // a disk this ill may refuse
 	}
