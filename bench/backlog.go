@@ -79,7 +79,8 @@ func measureBacklog(ctx context.Context, t *target, l *load, d *display) (*Resul
 	}
 	flat := *l
 	flat.rate = 0
-	if _, err := t.fill(ctx, &flat, d); err != nil {
+	n, err := t.fill(ctx, &flat, d)
+	if err != nil {
 		return nil, err
 	}
 	ends, err := t.c.Offsets(ctx, l.topic, client.End())
@@ -114,6 +115,9 @@ func measureBacklog(ctx context.Context, t *target, l *load, d *display) (*Resul
 		return nil, err
 	}
 	r.Backlog = b
+	if want := n * int64(l.consumers); err == nil && b.Records != want && !r.Interrupted && t.dir != "" {
+		err = fmt.Errorf("%d records of the backlog were read, and there were %d", b.Records, want)
+	}
 	if r.Latency != nil && calm.Latency != nil {
 		b.P99Ratio = ratio(r.Latency.P99, calm.Latency.P99)
 	}
@@ -223,55 +227,69 @@ func (t *target) readOnce(ctx context.Context, topic string, ends []client.Found
 	}
 }
 
-// forget has the kernel drop the topic's files from its cache, which it does
-// only with what is on the disk.
-func (t *target) forget(l *load) error {
-	files, err := t.logFiles(l)
-	for _, name := range slices.Concat(files...) {
-		err = errors.Join(err, forgetFile(name))
-	}
-	return err
-}
-
-func forgetFile(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := unix.Fdatasync(int(f.Fd())); err != nil {
-		return fmt.Errorf("sync %s: %w", name, err)
-	}
-	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return fmt.Errorf("drop %s from the cache: %w", name, err)
-	}
-	return nil
-}
-
-// hotTail is how much of the end of each partition should stay in memory.
+// hotTail is how much of the end of the topic should stay in memory, in bytes.
 const hotTail = 64 << 20
 
-// residency says how much of the newest bytes of each partition is in memory.
-func (t *target) residency(l *load, b *Backlog) error {
+// ends calls f for the files of each partition, newest first, with how many
+// of each one's last bytes belong to the hot tail. f returns how many there
+// were.
+func (t *target) ends(l *load, f func(name string, tail int64) (int64, error)) error {
 	files, err := t.logFiles(l)
 	if err != nil {
 		return err
 	}
-	in, all := int64(0), int64(0)
 	for _, names := range files {
 		left := int64(hotTail) / int64(l.partitions)
-		for i := len(names) - 1; i >= 0 && left > 0; i-- {
-			pages, resident, err := residentTail(names[i], left)
+		for _, name := range slices.Backward(names) {
+			n, err := f(name, left)
 			if err != nil {
 				return err
 			}
-			all, in = all+pages, in+resident
-			left -= pages * int64(os.Getpagesize())
+			left = max(left-n, 0)
 		}
 	}
+	return nil
+}
+
+// forget has the kernel drop the topic's files from its cache, but for the hot
+// tail.
+func (t *target) forget(l *load) error { return t.ends(l, forgetFile) }
+
+// forgetFile drops all but the last bytes of a file from the cache, which the
+// kernel does only with what is on the disk.
+func forgetFile(name string, but int64) (kept int64, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if st.Size() <= but {
+		return st.Size(), nil
+	}
+	if err := unix.Fdatasync(int(f.Fd())); err != nil {
+		return 0, fmt.Errorf("sync %s: %w", name, err)
+	}
+	if err := unix.Fadvise(int(f.Fd()), 0, st.Size()-but, unix.FADV_DONTNEED); err != nil {
+		return 0, fmt.Errorf("drop %s from the cache: %w", name, err)
+	}
+	return but, nil
+}
+
+// residency says how much of the hot tail is in memory.
+func (t *target) residency(l *load, b *Backlog) error {
+	in, all := int64(0), int64(0)
+	err := t.ends(l, func(name string, tail int64) (int64, error) {
+		pages, resident, err := residentTail(name, tail)
+		all, in = all+pages, in+resident
+		return pages * int64(os.Getpagesize()), err
+	})
 	b.TailInCache = ratio(float64(in), float64(all))
 	b.TailBytes = all * int64(os.Getpagesize())
-	return nil
+	return err
 }
 
 // residentTail returns how many of the pages of a file's last n bytes, written
@@ -284,7 +302,7 @@ func residentTail(name string, n int64) (pages, resident int64, err error) {
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || st.Size() == 0 {
+	if err != nil || st.Size() == 0 || n == 0 {
 		return 0, 0, err
 	}
 	page := int64(os.Getpagesize())

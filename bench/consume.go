@@ -66,6 +66,11 @@ func measureConsume(ctx context.Context, t *target, l *load, d *display) (*Resul
 		return nil, err
 	}
 	defer closeReaders(rs)
+	if t.dir != "" { // nobody else writes
+		for _, r := range rs {
+			r.held = n
+		}
+	}
 	r, err := t.measure(ctx, l, d, func(ctx context.Context, m *meter, s span) error { return readAll(ctx, rs, m, s) })
 	if r != nil {
 		r.bound(readersBusy(r, l.consumers))
@@ -81,7 +86,11 @@ func (t *target) fill(ctx context.Context, l *load, d *display) (int64, error) {
 		return n, err
 	}
 	want := max(l.backlog/max(l.recordBytes(), 1), int64(l.producers))
-	ps, err := openProducers(t, l)
+	sure := *l
+	if l.acks == "0" {
+		sure.acks = "1" // else nobody would say when they are there
+	}
+	ps, err := openProducers(t, &sure)
 	if err != nil {
 		return 0, err
 	}
@@ -99,9 +108,6 @@ func (t *target) fill(ctx context.Context, l *load, d *display) (int64, error) {
 	}
 	if err != nil {
 		return 0, err
-	}
-	if l.acks == "0" {
-		return want, nil // nobody said when they are there
 	}
 	if n, err = t.held(ctx, l); err == nil && n < want {
 		err = fmt.Errorf("%d records were acknowledged and topic %q holds %d", want, l.topic, n)
@@ -131,13 +137,16 @@ type reader struct {
 	x      *client.Consumer
 	topic  string
 	within client.Range
+
+	held int64 // records from beginning to end; 0: that may change
+	read int64 // of them
 }
 
 func openReaders(ctx context.Context, t *target, l *load, within client.Range) (rs []*reader, err error) {
 	for range l.consumers {
 		x, err := t.c.NewConsumer(client.ConsumerOptions{})
 		if err == nil {
-			rs = append(rs, &reader{x, l.topic, within})
+			rs = append(rs, &reader{x: x, topic: l.topic, within: within})
 			err = x.AssignTopic(ctx, l.topic, within)
 		}
 		if err != nil {
@@ -161,8 +170,13 @@ func (r *reader) each(ctx context.Context, f func(records, bytes int64) bool) er
 		messages, err := r.x.Poll(ctx)
 		switch {
 		case errors.Is(err, client.ErrEnd):
+			if r.held > 0 && r.read != r.held {
+				return fmt.Errorf("%d records were read to the end of topic %q, which holds %d", r.read, r.topic, r.held)
+			}
+			r.read = 0
 			err = r.x.AssignTopic(ctx, r.topic, r.within)
 		case err == nil:
+			r.read += int64(len(messages))
 			bytes := int64(0)
 			for i := range messages {
 				bytes += int64(len(messages[i].Key) + len(messages[i].Value))

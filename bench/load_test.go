@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/teralog/teralog/broker"
+	"github.com/teralog/teralog/client"
 )
 
 // inProcess is a Start whose broker lives in this process, on real files. It
@@ -111,6 +112,43 @@ func TestConsume(t *testing.T) {
 	if r.Records < 50_000 || r.Bytes != r.Records*100 || r.Latency != nil {
 		t.Fatalf("%d records, %d bytes", r.Records, r.Bytes)
 	}
+}
+
+// TestShortRead has a reader find fewer records than there should be.
+func TestShortRead(t *testing.T) {
+	b, err := inProcess(t)(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLoad("consume")
+	l.server, l.backlog, l.size = b.Addr, 1000, 10
+	tg, err := l.open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tg.close()
+	if err := tg.prepare(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	n, err := tg.fill(t.Context(), l, newDisplay(io.Discard, true))
+	if err != nil || n != 100 {
+		t.Fatal(n, err)
+	}
+	f := func(held int64, want string) {
+		t.Helper()
+		rs, err := openReaders(t.Context(), tg, l, client.Range{To: client.End()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeReaders(rs)
+		rs[0].held = held
+		err = readAll(t.Context(), rs, newMeter(), span{records: 1000})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Fatalf("holding %d: %v, want %q", held, err, want)
+		}
+	}
+	f(100, "")
+	f(101, "100 records were read to the end")
 }
 
 func TestEndToEnd(t *testing.T) {
@@ -397,9 +435,16 @@ func TestResident(t *testing.T) {
 	f(1, 1)
 	f(2, 2) // a byte of the last page and one of the page before
 	f(100*page, 11)
-	if err := forgetFile(name); err != nil {
-		t.Fatal(err)
+	g := func(but, kept int64) {
+		t.Helper()
+		if got, err := forgetFile(name, but); err != nil || got != kept {
+			t.Fatalf("all but %d bytes forgotten: %d kept, %v", but, got, err)
+		}
 	}
+	g(100*page, 10*page+1)
+	g(3*page, 3*page)
+	g(0, 0)
+	f(0, 0)
 	if _, _, err := residentTail(filepath.Join(t.TempDir(), "none"), 1); err == nil {
 		t.Fatal("residency of no file")
 	}
