@@ -29,8 +29,9 @@ const (
 	markSize  = 4 + 8 + 4
 )
 
-// open reads the mark. One that cannot be read stands for more than there is, so
-// only a leader of a newer term ends it.
+// open reads the mark, and writes it again: its name may be in memory only. One
+// that cannot be read stands for more than there is, so only a leader of a newer
+// term ends it.
 func (d *damageMark) open(disk storage.FS, dir string) error {
 	f, err := disk.Open(dir+"/"+markName, storage.Read)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,10 +46,11 @@ func (d *damageMark) open(disk storage.FS, dir string) error {
 	if err != nil && err != io.EOF {
 		return fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	if d.index, err = readMark(b[:n]); err != nil {
-		d.index = unknownIndex
+	index, err := readMark(b[:n])
+	if err != nil {
+		index = unknownIndex
 	}
-	return nil
+	return d.raise(disk, dir, index)
 }
 
 // raise makes the mark stand for all up to i, durably.

@@ -97,17 +97,23 @@ func (m *metalog) Chunk(i raft.Index, offset uint64, max int) ([]byte, error) {
 }
 
 // SaveSnapshot is of raft.Store. The oldest one goes first, so that there are
-// never more than two.
+// never more than two, unless the newest one is written again.
 func (m *metalog) SaveSnapshot(s raft.Snapshot, state []byte, keepAfter raft.Index) error {
 	b := appendSnapshot(nil, s, state)
 	if len(b) > maxSnapshot {
 		panic(fmt.Sprintf("BUG: metadata snapshot of %d bytes, at most %d are read back", len(b), maxSnapshot))
 	}
-	if err := m.dropSnapshots(keptSnapshots - 1); err != nil {
-		return err
+	again := len(m.snapshots) > 0 && m.snapshots[len(m.snapshots)-1].Index == s.Index // that one cannot be read
+	if !again {
+		if err := m.dropSnapshots(keptSnapshots - 1); err != nil {
+			return err
+		}
 	}
 	if err := m.noRoom(storage.ReplaceFile(m.dir.FS(), m.snapshotPath(s.Index), b)); err != nil {
 		return err
+	}
+	if again {
+		m.snapshots = m.snapshots[:len(m.snapshots)-1]
 	}
 	m.addSnapshot(s)
 	if err := m.log.Trim(offsetOf(keepAfter + 1)); err != nil {

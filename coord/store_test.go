@@ -312,6 +312,35 @@ func TestStoreFailures(t *testing.T) {
 	}
 }
 
+// TestStoreLie lets each fsync fail without writing what it was for, and the
+// next process find that in memory. What it loads outlives a power cut.
+func TestStoreLie(t *testing.T) {
+	eio := errors.New("I/O error")
+	for nth := 1; ; nth++ {
+		disk := storage.NewMemFS(uint64(nth))
+		disk.Fail(storage.OpSync, nth, eio)
+		var l ledger
+		if err := l.run(disk); err == nil {
+			break
+		}
+		disk.Heal()
+		disk = disk.Clone() // the process died, the machine lives
+		k, err := keep(disk, "one")
+		if err != nil {
+			continue // it was told that the disk cannot be trusted
+		}
+		s, err := k.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.votes, l.logs = nil, nil
+		l.may(s)
+		if err := l.check(disk.Crash(storage.CrashNone)); err != nil {
+			t.Fatalf("fsync %d failed: %v", nth, err)
+		}
+	}
+}
+
 // TestStoreFull lets every step meet a disk that is full to some page. It says
 // so and has done nothing, or it is done; with room again all goes on.
 func TestStoreFull(t *testing.T) {
@@ -546,6 +575,14 @@ func TestStoreChunks(t *testing.T) {
 	for _, i := range []raft.Index{8, 24} {
 		if _, err := l.k.Chunk(i, 0, 10); !errors.Is(err, raft.ErrNoSnapshot) {
 			t.Fatalf("snapshot %d: %v", i, err)
+		}
+	}
+	if err := l.snapshot(24, 21, 100_000); err != nil { // in its own place
+		t.Fatal(err)
+	}
+	for _, i := range []raft.Index{21, 24} {
+		if b, err := l.k.Chunk(i, 0, 10); err != nil || len(b) != 10 {
+			t.Fatalf("snapshot %d after the newest was written again: %v", i, err)
 		}
 	}
 	if _, err := to.Stat(k.path() + "/" + stagedName); !errors.Is(err, fs.ErrNotExist) {

@@ -112,7 +112,14 @@ func (v *voteFile) load(fs storage.FS, dir string, self raft.Peer, fresh bool) e
 	if v.kept.vote == wire.NodeID(self.ID) && v.kept.incarnation != wire.UUID(self.Incarnation) {
 		return fmt.Errorf("it belongs to data directory %v, this is %x", v.kept.incarnation, self.Incarnation)
 	}
-	if err := v.file.Sync(); err != nil { // a process that died may have left it in memory only
+	// A process that died may have left it in memory only, with pages that an
+	// fsync that failed made clean: written again, they are not.
+	if v.kept.sequence > 0 {
+		if err := v.write(v.kept, v.kept.sequence%2); err != nil {
+			return err
+		}
+	}
+	if err := v.file.Sync(); err != nil {
 		return fmt.Errorf("%w: %w", storage.ErrSync, err)
 	}
 	if fresh {
