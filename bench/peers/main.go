@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string) error {
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		return err
 	}
-	r := report{Command: strings.Join(append([]string{"go run ."}, args...), " "), Date: time.Now().UTC().Format(time.DateOnly), Commit: commit(ctx), Skipped: []string{}, Losses: []string{}}
+	r := report{Command: measure.CommandLine("go run .", args), Date: time.Now().UTC().Format(time.DateOnly), Commit: commit(ctx), Skipped: []string{}, Losses: []string{}}
 	if r.Machine, err = measure.Describe(home); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (r *report) measure(ctx context.Context, b lab, rounds int, only *regexp.Re
 			for _, w := range sys.ways(l) {
 				r.Rows = append(r.Rows, row{
 					Load: l.name, System: sys.name, Version: sys.version, How: w.how, Ack: w.ack, LatencyOf: w.latency,
-					size: l.size, single: l.single,
+					size: l.size, single: l.single, Failures: []string{},
 				})
 				turn = append(turn, func(to *row) { b.round(ctx, sys, l, w, to) })
 			}

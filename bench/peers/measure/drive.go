@@ -31,6 +31,20 @@ func Child(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
+// CommandLine writes a command so that a shell reads it back.
+func CommandLine(name string, args []string) string {
+	for _, a := range args {
+		if a == "" || strings.Trim(a, plain) != "" {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		name += " " + a
+	}
+	return name
+}
+
+// plain are the characters that mean nothing to a shell.
+const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%"
+
 // oneLine returns the last lines of text as one: as many as are short together,
 // and the end of the last one at least.
 func oneLine(text string) string {

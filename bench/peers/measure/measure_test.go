@@ -100,3 +100,17 @@ func TestOneLine(t *testing.T) {
 	f("why\n"+long, long)
 	f("why\n"+long+long, (long + long)[198:])
 }
+
+func TestCommandLine(t *testing.T) {
+	f := func(want string, args ...string) {
+		t.Helper()
+		if got := CommandLine("go run .", args); got != want {
+			t.Fatalf("%q: %s, want %s", args, got, want)
+		}
+	}
+
+	f("go run .")
+	f("go run . -rounds 3 -o=json", "-rounds", "3", "-o=json")
+	f("go run . -only 'produce 100 B/redis'", "-only", "produce 100 B/redis")
+	f("go run . 'a$b' '' 'it'\\''s'", "a$b", "", "it's")
+}

@@ -101,7 +101,7 @@ func compare(ctx context.Context, args []string) error {
 	}
 	defer os.RemoveAll(home)
 	r := report{
-		Command: strings.Join(append([]string{"go run ."}, args...), " "), Date: time.Now().UTC().Format(time.DateOnly),
+		Command: measure.CommandLine("go run .", args), Date: time.Now().UTC().Format(time.DateOnly),
 		Versions: versions(), Size: *size, Skipped: []string{},
 	}
 	if r.Machine, err = measure.Describe(home); err != nil {
