@@ -51,7 +51,6 @@ type figureOf struct {
 	name, unit string
 	higher     bool
 	floor, aim float64
-	alone      bool // it is not divided by the limit's
 	of         func(*outcome) *float64
 }
 
@@ -69,7 +68,7 @@ func (f *figureOf) row(section, workload, against string, limits, engines []*out
 			continue
 		}
 		p := Pair{Engine: *v}
-		if !f.alone && i < len(limits) {
+		if i < len(limits) {
 			if p.Limit = f.of(limits[i]); p.Limit == nil || *p.Limit == 0 {
 				continue
 			}

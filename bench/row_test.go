@@ -52,9 +52,7 @@ func TestRow(t *testing.T) {
 	f(fast, speeds(100, 200, 400), speeds(50, 180, 240), 200, 180, 0.6, Spread{0.6, 0.5, 0.9}, MeetsFloor, 3) // of the ratios, not of the medians
 	f(fast, nil, speeds(0.5, 0.9), -1, 0.7, -1, Spread{0.7, 0.5, 0.9}, MeetsFloor, 2)
 	f(fast, speeds(100, 0), speeds(90, 77), 100, 90, 0.9, Spread{0.9, 0.9, 0.9}, MeetsAim, 1) // a limit of 0 divides nothing
-	alone := fast
-	alone.alone = true
-	f(alone, speeds(100), speeds(0.3), -1, 0.3, -1, Spread{0.3, 0.3, 0.3}, BelowFloor, 1)
+	f(fast, nil, speeds(0.3), -1, 0.3, -1, Spread{0.3, 0.3, 0.3}, BelowFloor, 1)
 
 	cpu := brokerCPU(2, 1.25)
 	if r := cpu.row("s", "w", "l", speeds(1), speeds(1)); r.Standing != NotMeasured || r.Engine != nil || r.Spread != nil || r.Why == "" {

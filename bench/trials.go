@@ -57,9 +57,16 @@ func p50(l *Latency) float64  { return l.P50 }
 func p99(l *Latency) float64  { return l.P99 }
 func p999(l *Latency) float64 { return l.P999 }
 
-// itself makes a figure one that stands for itself.
-func (f figureOf) itself() figureOf {
-	f.alone = true
+// inMillis turns microseconds into milliseconds.
+func (f figureOf) inMillis() figureOf {
+	of := f.of
+	f.unit, f.of = "ms", func(r *outcome) *float64 {
+		v := of(r)
+		if v == nil {
+			return nil
+		}
+		return ratio(*v, 1e3)
+	}
 	return f
 }
 
@@ -231,9 +238,6 @@ func pinged(ctx context.Context, n int64) (*outcome, error) {
 
 // openLoop asks for a rate while consumers follow and segments roll and expire.
 func openLoop(record, rate int64, lasts time.Duration) trial {
-	ack := func(l *Latency) float64 { return l.P99 / 1e3 }
-	late := func(l *Latency) float64 { return l.P999 / 1e3 }
-	inMillis := func(f figureOf) figureOf { f.unit = "ms"; return f }
 	t := trial{
 		section: sectionLatency, name: fmt.Sprintf("%s records/s of %s asked for, 12 partitions, 1 tail, %s", group(rate), spaced(record), wire.FormatDuration(lasts)),
 		engine: func(ctx context.Context, s *suite) (*outcome, error) {
@@ -247,7 +251,7 @@ func openLoop(record, rate int64, lasts time.Duration) trial {
 				}
 				return ratio(r.RecordsPerSecond, float64(*r.AskedRate))
 			}},
-			inMillis(latencyAt("ack P99", 10, 5, ack)), inMillis(latencyAt("ack P99.9", 50, 20, late))},
+			latencyAt("ack P99", 10, 5, p99).inMillis(), latencyAt("ack P99.9", 50, 20, p999).inMillis()},
 		takes: lasts + 4*time.Second, pairs: 1, quick: record == 100 && lasts < time.Minute,
 	}
 	if lasts >= time.Minute {
