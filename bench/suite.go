@@ -98,6 +98,9 @@ func benchSuite(ctx context.Context, args []string, start Start, _ io.Reader, ou
 	d := newDisplay(notes, *quiet)
 	s.say = d.say
 	report, err := s.run(ctx, d)
+	if ctx.Err() != nil {
+		return interrupted{}
+	}
 	if err != nil {
 		return err
 	}
@@ -185,7 +188,7 @@ func (s *suite) run(ctx context.Context, d *display) (*suiteReport, error) {
 			d.bar(fmt.Sprintf("pair %d of %d: %s", p+1, n, side), float64(i)/float64(len(ts)))
 		})
 		if ctx.Err() != nil {
-			return nil, interrupted{}
+			return nil, ctx.Err()
 		}
 		for _, f := range ts[i].figures {
 			row := f.row(ts[i].section, ts[i].name, ts[i].against, limits, engines)
