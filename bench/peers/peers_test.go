@@ -217,3 +217,11 @@ func TestFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestMissing expects a peer that is not on the machine to say what to do.
+func TestMissing(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if _, err := redisStreams(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "apt-get install redis-server redis-tools") {
+		t.Fatal(err)
+	}
+}
