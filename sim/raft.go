@@ -57,6 +57,7 @@ var raftRare = []string{
 	"leader change within a joint configuration",
 	"lost chunk",
 	"membership change",
+	"message of another cluster",
 	"no room on a disk",
 	"read",
 	"request came twice",
@@ -114,13 +115,18 @@ func (s *scenario) run(trace io.Writer) (r Report) {
 // smaller returns a short scenario that fails as a seed does.
 func smaller(seed uint64) fmt.Stringer { return drawScenario(seed).shrink() }
 
-// playScenario plays a scenario from a file.
+// playScenario plays a scenario from a file. The trace, if not nil, gets every
+// event and how it ends.
 func playScenario(file string, trace io.Writer) error {
 	s, err := openScenario(file)
 	if err != nil {
 		return err
 	}
-	return s.run(trace).err()
+	r := s.run(trace)
+	if trace != nil && r.Violation == "" {
+		fmt.Fprintln(trace, "no violation")
+	}
+	return r.err()
 }
 
 func openScenario(file string) (*scenario, error) {
@@ -310,9 +316,13 @@ func (q *quorum) owed() string {
 
 func (q *quorum) finish() {
 	q.truth.end()
-	if !q.viable() {
+	switch {
+	case q.viable():
+	case q.scenario.wild:
 		q.count("not viable")
 		return
+	default:
+		q.violate("NotViable: a cluster that can survive what befalls it\n%v", q)
 	}
 	q.count("viable")
 	if owed := q.owed(); owed != "" {

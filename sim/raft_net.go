@@ -50,6 +50,7 @@ func (m *member) Send(messages []raft.Message) {
 			q.post(m.slot, to, b, m.lag)
 		}
 		if !q.healed && q.chance(streamLoss, link, uint64(s.foreign)) {
+			q.count("message of another cluster")
 			q.post(m.slot, to, foreign(*msg), m.lag)
 		}
 	}

@@ -1,6 +1,6 @@
-// Package sim runs whole brokers in simulated time, on disks in memory, from a
-// seed, and holds what their clients saw against what is promised. It also
-// kills real ones.
+// Package sim runs whole brokers and Raft clusters in simulated time, on disks in
+// memory, from a seed, and holds what their clients saw against what is
+// promised. It also kills real brokers.
 package sim
 
 import (
