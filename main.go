@@ -131,6 +131,9 @@ func demo(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer)
 }
 
 func benchRun(ctx context.Context, args []string, in io.Reader, out, notes io.Writer) error {
+	if len(args) > 0 && args[0] == "raft" {
+		return broker.RaftLoad(ctx, args[1:], in, out, notes) // bench knows no raft
+	}
 	return bench.Run(ctx, args, startBroker, in, out, notes)
 }
 

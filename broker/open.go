@@ -133,7 +133,7 @@ func (b *Broker) insist(cmd coord.Command) error {
 		if tries%50 == 0 {
 			b.log.Info("waiting for a majority of the nodes that keep the metadata", "err", err)
 		}
-		if err := b.peers.wait(peerRedial); err != nil {
+		if err := b.peers.wait(b.peers.ctx, peerRedial); err != nil {
 			return err
 		}
 	}

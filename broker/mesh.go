@@ -1,0 +1,260 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/teralog/teralog/raft"
+	"github.com/teralog/teralog/wire"
+)
+
+// Bounds of a link, inclusive. Raft sends again what is lost beyond them.
+const (
+	maxLinkMessages = 4096
+	maxLinkBytes    = 64 << 20
+	maxLinkRequest  = 1 << 20 // bytes of one request, unless a single message has more
+	maxLinkFlight   = 16      // requests without an answer
+)
+
+const (
+	peerDial    = time.Second // for a connection and its Hello
+	peerRedial  = 100 * time.Millisecond
+	peerSilence = 2 * time.Second // without an answer the connection is given up
+	peerCommand = 10 * time.Second
+)
+
+// A PeerAddr is a node that keeps the metadata and where it hears the others.
+type PeerAddr struct {
+	Node wire.NodeID
+	Addr string // host:port
+}
+
+func (p PeerAddr) String() string { return fmt.Sprintf("%d@%s", p.Node, p.Addr) }
+
+// A mesh is this node's links to all others, one each, on which the messages
+// that wait go out as one request. It is a raft.Transport.
+type mesh struct {
+	node    wire.NodeID
+	cluster wire.UUID
+	dialer  wire.Dialer
+	halt    <-chan struct{} // ends waits, as the context of the loops does
+	log     *slog.Logger
+	links   map[raft.NodeID]*link
+}
+
+// openMesh makes a link to each node but this one; run them.
+func openMesh(node wire.NodeID, cluster wire.UUID, nodes []PeerAddr, dialer wire.Dialer, halt <-chan struct{}, log *slog.Logger) *mesh {
+	m := &mesh{node: node, cluster: cluster, dialer: dialer, halt: halt, log: log, links: map[raft.NodeID]*link{}}
+	for _, n := range nodes {
+		if n.Node != node {
+			m.links[raft.NodeID(n.Node)] = &link{PeerAddr: n, m: m, wake: make(chan struct{}, 1), flight: make(chan struct{}, maxLinkFlight)}
+		}
+	}
+	return m
+}
+
+// Send is of raft.Transport.
+func (m *mesh) Send(ms []raft.Message) {
+	for i := range ms {
+		if l := m.links[ms[i].To.ID]; l != nil {
+			l.push(ms[i])
+		}
+	}
+}
+
+var errStopped = errors.New("stopped before a majority of the nodes was there")
+
+// wait lets time pass, or says that the node is being stopped.
+func (m *mesh) wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+	case <-m.halt:
+	}
+	return errStopped
+}
+
+// dial connects to a node and sees that it is the one.
+func (m *mesh) dial(ctx context.Context, n PeerAddr) (*wire.Conn, error) {
+	conn, err := wire.Dial(ctx, m.dialer, n.Addr, wire.DialOptions{
+		Client: fmt.Sprintf("node %d", m.node), Software: "teralog " + wire.Software, MaxInFlight: 2 * maxLinkFlight, Silence: peerSilence,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if h := conn.Hello(); h.Node != n.Node || h.Cluster != m.cluster {
+		conn.Close()
+		return nil, fmt.Errorf("at %s answers node %d of cluster %v, not node %d of %v", n.Addr, h.Node, h.Cluster, n.Node, m.cluster)
+	}
+	return conn, nil
+}
+
+// A link carries messages to one other node.
+type link struct {
+	PeerAddr
+	m      *mesh
+	wake   chan struct{}
+	flight chan struct{} // a token for each request without an answer
+
+	mu    sync.Mutex
+	queue []raft.Message
+	bytes int
+	conn  *wire.Conn // nil: not connected
+}
+
+// push queues a message, or drops it.
+func (l *link) push(m raft.Message) {
+	size := messageSize(&m)
+	l.mu.Lock()
+	full := len(l.queue) >= maxLinkMessages || len(l.queue) > 0 && l.bytes+size > maxLinkBytes
+	if l.conn != nil && !full {
+		l.queue = append(l.queue, m)
+		l.bytes += size
+	}
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func messageSize(m *raft.Message) int {
+	n := 256 + len(m.Data)
+	for i := range m.Entries {
+		n += 32 + len(m.Entries[i].Data)
+	}
+	return n
+}
+
+// take returns the messages that go into one request.
+func (l *link) take() []raft.Message {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, size := 0, 0
+	for n < len(l.queue) {
+		one := messageSize(&l.queue[n])
+		if n > 0 && size+one > maxLinkRequest {
+			break
+		}
+		n, size = n+1, size+one
+	}
+	out := slices.Clone(l.queue[:n])
+	l.queue = slices.Delete(l.queue, 0, n)
+	l.bytes -= size
+	return out
+}
+
+func (l *link) connected() *wire.Conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn
+}
+
+// connect notes a new connection, or none. What waited for the old one is lost.
+func (l *link) connect(c *wire.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.queue)
+	l.conn, l.queue, l.bytes = c, l.queue[:0], 0
+}
+
+// run keeps the link connected, and sends.
+func (l *link) run(ctx context.Context) {
+	down := false
+	for ctx.Err() == nil {
+		dialing, cancel := context.WithTimeout(ctx, peerDial)
+		conn, err := l.m.dial(dialing, l.PeerAddr)
+		cancel()
+		if err != nil {
+			if !down {
+				l.log().Warn("a peer cannot be reached", "err", err)
+			}
+			down = true
+			if l.m.wait(ctx, peerRedial) != nil {
+				return
+			}
+			continue
+		}
+		l.log().Info("connected to a peer")
+		down = false
+		l.connect(conn)
+		err = l.send(ctx, conn)
+		l.connect(nil)
+		conn.Close()
+		if ctx.Err() == nil {
+			l.log().Warn("a peer was lost", "err", err)
+		}
+	}
+}
+
+func (l *link) log() *slog.Logger { return l.m.log.With("peer", l.PeerAddr.String()) }
+
+// send sends until the connection ends, which it finds out by its next request:
+// there is one with every heartbeat.
+func (l *link) send(ctx context.Context, conn *wire.Conn) error {
+	failed := make(chan error, 1)
+	var scratch []byte
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		case <-l.wake:
+		}
+		for ms := l.take(); len(ms) > 0; ms = l.take() {
+			select {
+			case l.flight <- struct{}{}:
+			case err := <-failed:
+				return err
+			case <-ctx.Done():
+				return nil
+			}
+			req := &wire.RaftRequest{}
+			scratch = scratch[:0]
+			for i := range ms {
+				from := len(scratch)
+				scratch = raft.AppendMessage(scratch, &ms[i])
+				req.Messages = append(req.Messages, scratch[from:len(scratch):len(scratch)])
+			}
+			conn.Go(req, &wire.RaftResponse{}, func(err error) {
+				<-l.flight
+				if err != nil {
+					select {
+					case failed <- err:
+					default:
+					}
+				}
+			})
+		}
+	}
+}
+
+// takeMessages answers a RaftRequest.
+func takeMessages(c *wire.Call, deliver func(raft.Message)) {
+	var req wire.RaftRequest
+	err := c.Decode(&req)
+	for _, b := range req.Messages {
+		var m raft.Message
+		if err == nil {
+			m, err = raft.DecodeMessage(bytes.Clone(b)) // entries outlive the frame
+		}
+		if err == nil {
+			deliver(m)
+		}
+	}
+	if err != nil {
+		c.ReplyError(wire.Errorf(wire.CodeInvalidRequest, "%v", err))
+		return
+	}
+	c.Reply(&wire.RaftResponse{})
+}
