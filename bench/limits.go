@@ -81,31 +81,41 @@ type limiting struct {
 	dir    string
 	only   *regexp.Regexp
 	rounds int
+	within time.Duration // no round begins that would end later; 0: however long it takes
 	quick  bool
 	format string
 }
 
+// Without --rounds a limit is measured up to maxRounds times, and no longer
+// than enough.
+const (
+	maxRounds = 5
+	enough    = 110 * time.Second
+)
+
 // quickScale is the share of the work that --quick does.
-const quickScale = 0.2
+const quickScale = 0.1
 
 func benchLimits(ctx context.Context, args []string, _ Start, _ io.Reader, out, notes io.Writer) error {
 	l := limiting{format: "table"}
 	f := newFlags(limitsHelp)
 	f.StringVar(&l.dir, "dir", os.TempDir(), "where files are made, which have no name and vanish with their process")
 	only := f.String("only", "", "regular expression: only limits whose name it finds, in either case")
-	f.IntVar(&l.rounds, "rounds", 3, "how often each is measured")
-	f.BoolVar(&l.quick, "quick", false, "one round of a fifth of the work, in less than 20 seconds")
+	f.IntVar(&l.rounds, "rounds", 0, "how often each is measured (by default up to 5 times, as long as all is done in 2 minutes)")
+	f.BoolVar(&l.quick, "quick", false, "one round of a tenth of the work, in less than 20 seconds")
 	f.Var(oneOf(&l.format, "table", "json"), "o", "table or json")
 	switch err := f.parse(args, out); {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
 	case err != nil:
 		return err
-	case l.rounds < 1 || l.rounds > 1000:
+	case f.isSet("rounds") && (l.rounds < 1 || l.rounds > 1000):
 		return usage{fmt.Errorf("--rounds %d: it is 1 to 1000", l.rounds)}
-	}
-	if l.quick && !f.isSet("rounds") {
+	case f.isSet("rounds"):
+	case l.quick:
 		l.rounds = 1
+	default:
+		l.rounds, l.within = maxRounds, enough
 	}
 	var err error
 	if l.only, err = regexp.Compile("(?i)" + *only); err != nil {
@@ -119,12 +129,12 @@ func benchLimits(ctx context.Context, args []string, _ Start, _ io.Reader, out, 
 		return err
 	}
 	started := time.Now()
-	report := limitsReport{Command: strings.Join(append([]string{"teralog bench limits"}, args...), " "), Started: started.UTC().Format(time.RFC3339),
-		Machine: machineOf(l.dir), Dir: l.dir, Rounds: l.rounds, Quick: l.quick}
 	measured, err := l.measure(ctx, chosen, newDisplay(notes, false))
 	if err != nil {
 		return err
 	}
+	report := limitsReport{Command: strings.Join(append([]string{"teralog bench limits"}, args...), " "), Started: started.UTC().Format(time.RFC3339),
+		Machine: machineOf(l.dir), Dir: l.dir, Rounds: len(measured[0]), Quick: l.quick}
 	report.Seconds = time.Since(started).Seconds()
 	for i, c := range chosen {
 		report.Limits = append(report.Limits, c.rows(measured[i])...)
@@ -169,7 +179,8 @@ func enoughSpace(dir string) error {
 	return nil
 }
 
-// measure runs each limit once a round and returns the rounds of each.
+// measure runs each limit once a round and returns the rounds of each, as many
+// of all.
 func (l *limiting) measure(ctx context.Context, chosen []limit, d *display) ([][]Round, error) {
 	defer d.clear()
 	scale := 1.0
@@ -177,7 +188,11 @@ func (l *limiting) measure(ctx context.Context, chosen []limit, d *display) ([][
 		scale = quickScale
 	}
 	measured := make([][]Round, len(chosen))
+	started := time.Now()
 	for n := range l.rounds {
+		if passed := time.Since(started); n > 0 && l.within > 0 && passed+passed/time.Duration(n) > l.within {
+			break
+		}
 		for i, c := range chosen {
 			d.bar(fmt.Sprintf("round %d of %d: %s, %s", n+1, l.rounds, c.group, c.name), float64(n*len(chosen)+i)/float64(l.rounds*len(chosen)))
 			r, err := c.measure(ctx, l.dir, scale)

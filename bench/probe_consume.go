@@ -151,7 +151,7 @@ func consumeClient(t task, _ func(string)) (measure, error) {
 	g := &gauge{warm: t.warmUp()}
 	var batches, sum atomic.Int64
 	err = each(socks, func(_ int, s *sock) error {
-		c := consuming{s: s, g: g, fetch: t.Batch, unchecked: t.Unchecked, buf: make([]byte, readChunk)}
+		c := consuming{s: s, g: g, fetch: t.Batch, unchecked: t.Unchecked, buf: make([]byte, answerChunk)}
 		err := c.run(t.perConn())
 		batches.Add(c.check.batches)
 		sum.Add(int64(c.check.sum))
@@ -178,6 +178,10 @@ type consuming struct {
 }
 
 const requestsInFlight = 2
+
+// answerChunk is how much a reader takes at once. Smaller reads keep it at the
+// socket while the server sends, and each is in the other's way.
+const answerChunk = 512 << 10
 
 // run reads at least so many bytes.
 func (c *consuming) run(least int64) error {

@@ -53,6 +53,16 @@ func (k *sink) append(p []byte) error {
 	return err
 }
 
+// reserve gives f its blocks before the clock starts, if the file system can,
+// which leaves an eighth less to do for each write.
+func reserve(f *os.File, bytes int64) error {
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, bytes)
+	if err == unix.EOPNOTSUPP {
+		return nil
+	}
+	return os.NewSyscallError("fallocate", err)
+}
+
 // recycledBytes is the length of a file that is written over and over, at
 // most. Batches do not divide it, so the last may reach behind its end.
 const recycledBytes = 128 << 20
@@ -67,6 +77,9 @@ func produceServer(t task, ready func(string)) (measure, error) {
 			return measure{}, err
 		}
 		sinks[i] = &sink{f: f}
+		if err := reserve(f, t.perConn()+sendChunk+int64(t.Batch)); err != nil {
+			return measure{}, err
+		}
 		if t.Recycled {
 			sinks[i].ring = min(recycledBytes, t.Bytes)
 			if _, err := fillFile(f, sinks[i].ring); err != nil {

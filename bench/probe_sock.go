@@ -101,7 +101,7 @@ func lowWater(now, want int) int {
 	case want <= 64<<10:
 		return 1
 	case now == 1 || now > want:
-		return min(want, 512<<10)
+		return min(want, 1<<20)
 	}
 	return now
 }

@@ -357,7 +357,7 @@ func TestConsumerSeesDamage(t *testing.T) {
 			b.write(sent, false)
 			b.conn.CloseWrite()
 		}()
-		c := consuming{s: a, g: &gauge{}, fetch: 1 << 20, buf: make([]byte, readChunk)}
+		c := consuming{s: a, g: &gauge{}, fetch: 1 << 20, buf: make([]byte, answerChunk)}
 		n, err := c.readAnswer()
 		if !errors.Is(err, wantErr) || wantErr == nil && (err != nil || n != len(answer)-consumeHeader) {
 			t.Fatalf("answer of %d bytes: %d, %v; want %v", len(answer), n, err, wantErr)
@@ -455,7 +455,7 @@ func TestLowWater(t *testing.T) {
 	f(1, 0, 1)
 	f(1, 64<<10, 1)
 	f(1, 100<<10, 100<<10)
-	f(1, 8<<20, 512<<10)
+	f(1, 8<<20, 1<<20)
 	f(512<<10, 4<<20, 512<<10)   // stays
 	f(512<<10, 100<<10, 100<<10) // never above what is sure to come
 	f(512<<10, 10, 1)
