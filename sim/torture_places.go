@@ -201,3 +201,17 @@ func (f deadlyFile) WriteAt(p []byte, off int64) (int, error) {
 	die()
 	return 0, nil
 }
+
+func (f deadlyFile) WriteParts(parts [][]byte, off int64) (int, error) {
+	if !f.death.due("write", f.name, parts[0]) {
+		return f.File.WriteParts(parts, off)
+	}
+	switch f.death.moment {
+	case "amid":
+		f.File.WriteParts(parts[:(len(parts)+1)/2], off)
+	case "after":
+		f.File.WriteParts(parts, off)
+	}
+	die()
+	return 0, nil
+}

@@ -33,6 +33,39 @@ func TestAppendIsOneWrite(t *testing.T) {
 	mustContents(t, l.View())
 }
 
+// TestLargeAppendIsOneWrite: batches too large to be joined go out by one call
+// too, and allocate nothing but the view.
+func TestLargeAppendIsOneWrite(t *testing.T) {
+	fs := NewMemFS(1)
+	l := newTestLog(t, fs, Options{})
+	f := func(l *Log) func() {
+		var bs []wire.Batch
+		for i := range 20 {
+			bs = append(bs, maker{mark: i, value: gatherBytes}.batch(t))
+		}
+		return func() { mustAppend(t, l, 5, bs...) }
+	}
+	one := f(l)
+	fs.ResetCounts()
+	one()
+	if n := fs.Count(OpWrite); n != 1 || l.View().End() != 20 {
+		t.Fatalf("20 batches: %d writes, then the end is %d", n, l.View().End())
+	}
+	mustContents(t, l.View())
+
+	if mem.Checked {
+		return
+	}
+	l, err := createLog(OS(), t.TempDir(), "orders", orders3, Options{IndexInterval: 1 << 20, SnapshotBytes: 1 << 30}, nil, at(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if n := testing.AllocsPerRun(100, f(l)); n > 1 {
+		t.Errorf("%v allocations for 20 batches, want one View", n)
+	}
+}
+
 func ops(fs *MemFS) (n int) {
 	for _, kind := range []string{OpOpen, OpMkdir, OpRename, OpRemove, OpReadDir, OpSyncDir, OpRead, OpWrite, OpTruncate, OpSync, OpAllocate, OpDropCache, OpMap, OpClose, OpSize} {
 		n += fs.Count(kind)

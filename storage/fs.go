@@ -64,6 +64,8 @@ type File interface {
 	io.ReaderAt
 	// WriteAt writes all of p or returns how much it wrote before the error.
 	io.WriterAt
+	// WriteParts is WriteAt of parts one behind the other, by one call.
+	WriteParts(parts [][]byte, off int64) (n int, err error)
 	Size() (int64, error)
 	Truncate(n int64) error
 	// Sync makes bytes and length durable (fdatasync). After an error nothing

@@ -31,6 +31,9 @@ const maxRelative = math.MaxInt32
 // writeBytes bounds what one write joins from several batches, in bytes.
 const writeBytes = 8 << 20
 
+// gatherBytes is from what average size on batches are not joined, in bytes.
+const gatherBytes = 16 << 10
+
 // buffers lends the memory for joined writes and header reads.
 var buffers = mem.NewPool("storage")
 
@@ -87,8 +90,9 @@ type Log struct {
 	sealed []*segment   // ascending, without the active one; shared with views, replaced on change
 	doomed []*segment   // below start, still on disk
 	active *segment
-	file   File  // of active
-	ahead  int64 // disk space of file is allocated up to here; 0: nothing was
+	file   File     // of active
+	parts  [][]byte // of one write
+	ahead  int64    // disk space of file is allocated up to here; 0: nothing was
 	tail   tail
 	start  wire.Offset
 	sums   sums  // of sealed
@@ -356,17 +360,8 @@ func (l *Log) fit(bs []wire.Batch) (n int, size int64) {
 
 // write appends bs to the active file by one call, then notes them.
 func (l *Log) write(bs []wire.Batch, size int64) error {
-	joined := []byte(bs[0])
-	if len(bs) > 1 {
-		buf := buffers.Get(int(size))
-		defer buf.Release()
-		joined = buf.B[:0]
-		for _, b := range bs {
-			joined = append(joined, b...)
-		}
-	}
 	l.reach(l.tail.size + size)
-	if _, err := l.file.WriteAt(joined, l.tail.size); err != nil {
+	if err := l.put(bs, size); err != nil {
 		return l.unwrite(err)
 	}
 	for _, b := range bs {
@@ -376,6 +371,31 @@ func (l *Log) write(bs []wire.Batch, size int64) error {
 	}
 	l.active.fileEntries(&l.tail)
 	return nil
+}
+
+// put writes bs behind the log's end. Small ones are joined first: the kernel
+// takes longer over a part than it takes to copy that much.
+func (l *Log) put(bs []wire.Batch, size int64) (err error) {
+	switch {
+	case len(bs) == 1:
+		_, err = l.file.WriteAt(bs[0], l.tail.size)
+	case size/int64(len(bs)) < gatherBytes:
+		buf := buffers.Get(int(size))
+		defer buf.Release()
+		joined := buf.B[:0]
+		for _, b := range bs {
+			joined = append(joined, b...)
+		}
+		_, err = l.file.WriteAt(joined, l.tail.size)
+	default:
+		for _, b := range bs {
+			l.parts = append(l.parts, b)
+		}
+		_, err = l.file.WriteParts(l.parts, l.tail.size)
+		clear(l.parts)
+		l.parts = l.parts[:0]
+	}
+	return err
 }
 
 // unwrite cuts off what a failed write may have left.

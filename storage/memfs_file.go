@@ -142,6 +142,10 @@ func (f *memFile) WriteAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
+func (f *memFile) WriteParts(parts [][]byte, off int64) (n int, err error) {
+	return f.WriteAt(bytes.Join(parts, nil), off)
+}
+
 // fit returns how many of n bytes from off on find blocks, and takes those.
 func (m *MemFS) fit(f *memNode, off int64, n int) int {
 	end := off + int64(n)

@@ -6,6 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -120,6 +123,58 @@ func (f osFile) Size() (int64, error) {
 		return 0, err
 	}
 	return fi.Size(), nil
+}
+
+// iovecs lends the lists that WriteParts gives to the kernel.
+var iovecs = sync.Pool{New: func() any { return new([]unix.Iovec) }}
+
+// maxIovecs is the kernel's bound, and its number of bytes is a signed 32 bits'.
+const maxIovecs = 1024
+
+func (f osFile) WriteParts(parts [][]byte, off int64) (n int, err error) {
+	list := iovecs.Get().(*[]unix.Iovec)
+	defer iovecs.Put(list)
+	size, v := 0, (*list)[:0]
+	for _, p := range parts {
+		if len(p) > 0 {
+			v = append(v, unix.Iovec{Base: &p[0]})
+			v[len(v)-1].SetLen(len(p))
+			size += len(p)
+		}
+	}
+	*list = v
+	defer clear(v)
+	fd := f.SysFd()
+	for rest := v; n < size; {
+		at := off + int64(n)
+		k, _, errno := unix.Syscall6(unix.SYS_PWRITEV, fd, uintptr(unsafe.Pointer(&rest[0])), uintptr(min(len(rest), maxIovecs)), uintptr(at), 0, 0)
+		if errno == unix.EINTR {
+			continue
+		}
+		switch {
+		case errno != 0:
+			return n, &fs.PathError{Op: "pwritev", Path: f.Name(), Err: errno}
+		case k == 0:
+			return n, &fs.PathError{Op: "pwritev", Path: f.Name(), Err: io.ErrShortWrite}
+		}
+		n += int(k)
+		rest = pass(rest, uint64(k))
+	}
+	runtime.KeepAlive(f.File)
+	return n, nil
+}
+
+// pass returns v without its first n bytes.
+func pass(v []unix.Iovec, n uint64) []unix.Iovec {
+	for len(v) > 0 && n >= v[0].Len {
+		n -= v[0].Len
+		v = v[1:]
+	}
+	if n > 0 {
+		v[0].Base = (*byte)(unsafe.Add(unsafe.Pointer(v[0].Base), n))
+		v[0].Len -= n
+	}
+	return v
 }
 
 func (f osFile) Sync() error {

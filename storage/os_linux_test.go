@@ -1,11 +1,14 @@
 package storage
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -163,4 +166,74 @@ func mustReopenOS(t *testing.T, dir string) *Dir {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// TestWriteParts: any number of parts of any size lie behind each other, on the
+// real disk and on the other; an error comes with how much was written.
+func TestWriteParts(t *testing.T) {
+	dir := t.TempDir()
+	f := func(parts ...[]byte) {
+		t.Helper()
+		for _, d := range []FS{OS(), NewMemFS(1)} {
+			name := dir + "/f"
+			if _, mem := d.(*MemFS); mem {
+				name = "f"
+			}
+			file, err := d.Open(name, Create)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustWrite(t, file, "head", 0)
+			want := "head" + string(bytes.Join(parts, nil))
+			n, err := file.WriteParts(parts, 4)
+			if got := content(t, d, name); err != nil || n != len(want)-4 || got != want {
+				t.Fatalf("%d parts: wrote %d of %d bytes, %v", len(parts), n, len(want)-4, err)
+			}
+			if err := errors.Join(file.Close(), d.Remove(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	f()
+	f([]byte("one"))
+	f([]byte("one"), nil, []byte{}, []byte("two"))
+	var many [][]byte
+	for i := range 3*maxIovecs + 1 {
+		many = append(many, bytes.Repeat([]byte{byte(i)}, i%7))
+	}
+	f(many...)
+
+	file := mustOpen(t, OS(), dir+"/g")
+	file.Close()
+	file, err := OS().Open(dir+"/g", Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if n, err := file.WriteParts([][]byte{[]byte("x")}, 0); n != 0 || !errors.Is(err, unix.EBADF) {
+		t.Fatalf("to a file open for reading: %d, %v", n, err)
+	}
+}
+
+func TestPass(t *testing.T) {
+	text := []byte("abcdefghij")
+	f := func(n uint64, want ...string) {
+		t.Helper()
+		var v []unix.Iovec
+		for _, p := range [][]byte{text[:3], text[3:4], text[4:]} {
+			v = append(v, unix.Iovec{Base: &p[0], Len: uint64(len(p))})
+		}
+		var got []string
+		for _, x := range pass(v, n) {
+			got = append(got, string(unsafe.Slice(x.Base, x.Len)))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("without %d bytes: %q, want %q", n, got, want)
+		}
+	}
+	f(0, "abc", "d", "efghij")
+	f(2, "c", "d", "efghij")
+	f(3, "d", "efghij")
+	f(5, "fghij")
+	f(10)
 }
