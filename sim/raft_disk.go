@@ -28,8 +28,8 @@ type disk interface {
 	lie()
 	// heal takes back what is still to come of those.
 	heal()
-	// damage makes something unreadable that was synced, an entry of the nth
-	// part of the log, while no process lives. It reports whether there was any.
+	// damage makes something of the log unreadable that was synced, while no
+	// process lives; n picks what. It reports whether there was anything.
 	damage(n int, live *shape) bool
 }
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -106,6 +107,9 @@ func drawScenario(seed uint64) *scenario {
 			s.left = append(s.left, i+1)
 		}
 	}
+	slices.SortStableFunc(s.faults, func(a, b fault) int {
+		return cmp.Or(cmp.Compare(a.election, b.election), cmp.Compare(a.at, b.at))
+	})
 	return s
 }
 

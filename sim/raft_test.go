@@ -158,3 +158,57 @@ func TestSchedule(t *testing.T) {
 		t.Fatalf("%d are left", len(s))
 	}
 }
+
+// TestShadow lets stores forget: what was synced, and nothing else, is missed.
+func TestShadow(t *testing.T) {
+	entries := func(first raft.Index, terms ...raft.Term) (es []raft.Entry) {
+		for i, term := range terms {
+			es = append(es, raft.Entry{Index: first + raft.Index(i), Term: term, Kind: raft.Command, Data: []byte{byte(i)}})
+		}
+		return es
+	}
+	f := func(after func(s *shadow), state raft.State, want string) {
+		t.Helper()
+		q := &quorum{world: newWorld(1, nil), scenario: &scenario{}, seen: map[string]int{}}
+		q.truth.init(q)
+		m := &member{q: q, self: peer(1, 0)}
+		store := raft.NewMemStore()
+		s := &shadow{Store: store, m: m}
+		s.SetVote(raft.Vote{Term: 2, For: peer(2, 0)})
+		s.Append(entries(1, 1, 2, 2))
+		s.Sync()
+		if after != nil {
+			after(s)
+		}
+		s.Store = loads{store, state}
+		if _, err := s.Load(); err != nil {
+			t.Fatal(err)
+		}
+		if got := invariant(q.broken); got != want {
+			t.Errorf("%+v: breaks %q, want %q: %s", state, got, want, q.broken)
+		}
+	}
+
+	vote := raft.Vote{Term: 2, For: peer(2, 0)}
+	f(nil, raft.State{Vote: vote, Entries: entries(1, 1, 2, 2)}, "")
+	f(nil, raft.State{Vote: raft.Vote{Term: 3}, Entries: entries(1, 1, 2, 2, 3)}, "")
+	f(nil, raft.State{Vote: raft.Vote{Term: 2, For: peer(3, 0)}, Entries: entries(1, 1, 2, 2)}, "StoreForgot")
+	f(nil, raft.State{Vote: raft.Vote{Term: 1}, Entries: entries(1, 1, 2, 2)}, "StoreForgot")
+	f(nil, raft.State{Vote: vote, Entries: entries(1, 1, 2)}, "StoreForgot")
+	f(nil, raft.State{Vote: vote, Entries: entries(1, 1, 1, 2)}, "StoreForgot")
+	f(nil, raft.State{Vote: vote, Entries: entries(1, 1), Damaged: 3}, "StoreForgot")                                          // nothing was
+	f(func(s *shadow) { s.hurt = true }, raft.State{Vote: vote, Entries: entries(1, 1), Damaged: 3}, "")                       // something was
+	f(func(s *shadow) { s.hurt = true }, raft.State{Vote: vote, Entries: entries(1, 1)}, "StoreForgot")                        // and it does not say so
+	f(func(s *shadow) { s.Append(entries(3, 3)) }, raft.State{Vote: vote, Entries: entries(1, 1, 2)}, "")                      // torn
+	f(func(s *shadow) { s.Append(entries(3, 3)) }, raft.State{Vote: vote, Entries: entries(1, 1)}, "StoreForgot")              // too far
+	f(func(s *shadow) { s.Append(entries(3, 3)); s.Sync() }, raft.State{Vote: vote, Entries: entries(1, 1, 2)}, "StoreForgot") // it was synced
+	f(nil, raft.State{Vote: vote, Snapshot: raft.Snapshot{Index: 9, Term: 2}, BaseIndex: 9, BaseTerm: 2}, "")
+}
+
+// loads is a store that holds a state.
+type loads struct {
+	raft.Store
+	state raft.State
+}
+
+func (l loads) Load() (raft.State, error) { return l.state, nil }
