@@ -149,9 +149,7 @@ func (b *Broker) followOthers(shown wire.Offset) wire.Offset {
 		}
 	}
 	for _, t := range image.Topics() {
-		for n := range t.Partitions {
-			_ = b.host(t, n) // it says why a partition is offline
-		}
+		b.each(len(t.Partitions), func(n int) { _ = b.host(t, n) }) // it says why a partition is offline
 	}
 	return image.Version()
 }

@@ -43,15 +43,16 @@
 // memory; an installed snapshot and the machine's state are, too, as a whole,
 // but on its way between nodes a snapshot takes one chunk.
 //
-// A store that fails, a full disk included, ends the driver; the node goes on
-// after a restart, from what the store holds then. Fsync and apply run in one
+// A store that fails ends the driver; the node goes on after a restart, from
+// what the store holds then. A full disk holds the driver up: it does nothing
+// else until there is room again, so that others elect a leader meanwhile. Fsync and apply run in one
 // turn: while an fsync runs, what comes waits, and goes into the next one
 // together. There is no asynchronous completion that could come late.
 //
 // # What is not here
 //
-// The log on disk and the transport belong to other rooms and do not exist yet;
-// the only Store is MemStore. A follower does not forward proposals or reads: it
+// The log on disk and the transport belong to other rooms: coord has the Store,
+// broker the Transport; MemStore is for tests. A follower does not forward proposals or reads: it
 // refuses, and Status says who leads. A node that found damage and was ahead of
 // its leader's log at that time takes part again only with the next entry, or
 // term. A member that is taken out does not hear that the change was committed;
