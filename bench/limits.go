@@ -24,7 +24,7 @@ after round. A row is the median of the rounds with the least and the greatest,
 and the CPU seconds per GB of the server's and of the client's process.
 
   teralog bench limits
-  teralog bench limits --only 'produce|fdatasync' --rounds 5 --dir /var/lib -o json
+  teralog bench limits --only 'receive|fdatasync' --rounds 5 --dir /var/lib -o json
 
 MB are 10^6 bytes and GB 10^9; KiB and MiB are powers of 1024. "16KiB x 16" are
 batches of 16KiB, 16 of them in flight on one connection.
