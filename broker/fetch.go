@@ -66,7 +66,9 @@ func (b *Broker) fetch(c *wire.Call) {
 	}
 	c.DropBody()
 	f.within = b.time().Mono + min(time.Duration(f.req.MaxWaitMillis)*time.Millisecond, maxFetchWait)
-	f.serve()
+	if !b.guard("a fetch", f.serve) {
+		f.fail()
+	}
 }
 
 // serve looks, and answers or parks.

@@ -60,7 +60,16 @@ func TestPanicInARequest(t *testing.T) {
 		r.settle()
 		r.write(id, 0, "c")
 	})
+
 	r.stop()
+	r.start() // now the first look reads the disk
+	r.explode(storage.OpRead, ".log")
+	if err := r.ask(fetchOf(id, 0, 0), new(wire.FetchResponse)); wire.CodeOf(err) != wire.CodeInternal {
+		t.Fatalf("a fetch whose first look panics: %v", err)
+	}
+	if got := r.readAll(id, 0); len(got) != 3 {
+		t.Fatalf("then %q", got)
+	}
 }
 
 // TestPanicInAPartition lets the making, then the recovery, of one partition
