@@ -184,8 +184,12 @@ func (m *member) transfer(to int) {
 }
 
 // change asks for a new membership of those who live in these slots now, from
-// 1; 0 is m itself.
+// 1; 0 is m itself. A cluster that has to survive is not asked where it would
+// come to that only later, when they may live no more.
 func (m *member) change(voters, learners []int) {
+	if !m.q.scenario.wild && (m.paused || m.shadow.refused || m.q.now.Mono < m.busy) {
+		return
+	}
 	peers := func(slots []int) (ps []raft.Peer) {
 		for _, s := range slots {
 			if s == 0 {

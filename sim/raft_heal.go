@@ -40,8 +40,11 @@ func (q *quorum) viableWithout(m *member) bool {
 
 func (q *quorum) eachHas(yes func(raft.Peer) bool) bool {
 	for _, m := range q.members {
+		if m.up && !decides(&m.status.Members, yes) { // its store may have had no room for that yet
+			return false
+		}
 		for _, c := range m.shadow.live.configs {
-			if len(c.members.Voters) > 0 && !decides(&c.members, yes) {
+			if !decides(&c.members, yes) {
 				return false
 			}
 		}
