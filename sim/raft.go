@@ -51,6 +51,7 @@ var raftRare = []string{
 	"conflict truncation",
 	"damaged entry",
 	"damaged start",
+	"data directory",
 	"disk stopped",
 	"indefinite",
 	"leader change within a joint configuration",
@@ -92,6 +93,9 @@ func (s *scenario) run(trace io.Writer) (r Report) {
 	}()
 	if trace != nil {
 		fmt.Fprint(trace, s)
+	}
+	if s.disks {
+		q.count("data directory")
 	}
 	q.begin()
 	q.run(s.until)
