@@ -27,6 +27,7 @@ var raftMutants = []string{
 	"stale read after a pause",
 	"wiped node votes",
 	"damage treated as missing",
+	"what a start finds is not fsynced",
 }
 
 // freshSeeds begin here.
