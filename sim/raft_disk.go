@@ -128,5 +128,5 @@ func (d *fileDisk) damage(n int, live *shape) bool {
 
 // stoppedOn reports whether a store failed since its disk did.
 func stoppedOn(err error) bool {
-	return errors.Is(err, raft.ErrStopped) || errors.Is(err, storage.ErrStopped) || errors.Is(err, storage.ErrSync)
+	return errors.Is(err, raft.ErrStopped) || errors.Is(err, storage.ErrStopped) || errors.Is(err, syscall.EIO)
 }
