@@ -101,3 +101,25 @@ func recordMutant(t *testing.T, bug, file string, most uint64) {
 		t.Fatal(err)
 	}
 }
+
+// TestShrinkMutants makes a scenario smaller that breaks an invariant: it breaks
+// the same one, by few faults.
+func TestShrinkMutants(t *testing.T) {
+	const bug = "old-term commit"
+	defer raft.Plant("")
+	seed, ok := hunt(t, bug, freshSeeds, mutantSeeds(t))
+	if !ok {
+		t.Fatal("not found")
+	}
+	raft.Plant(bug)
+	before := drawScenario(seed)
+	want := invariant(before.run(nil).Violation)
+	after := before.shrink()
+	if got := invariant(after.run(nil).Violation); got != want || len(after.faults) > 8 || len(after.faults) >= len(before.faults) {
+		t.Fatalf("%d faults that break %s become %d that break %q:\n%v", len(before.faults), want, len(after.faults), got, after)
+	}
+	raft.Plant("")
+	if same := after.shrink(); same != after {
+		t.Fatal("a scenario that breaks nothing becomes another one")
+	}
+}

@@ -142,15 +142,16 @@ func (w *world) run(until time.Duration) {
 
 // A note is one line of the trace, put into words only if somebody reads it.
 type note struct {
-	at   time.Duration
-	text string
-	n    [4]int64
+	at    time.Duration
+	text  string
+	n     [4]int64
+	count int // of n that were given
 }
 
 func (n note) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%12v  %s", n.at, n.text)
-	for _, v := range n.n {
+	for _, v := range n.n[:n.count] {
 		fmt.Fprintf(&b, " %d", v)
 	}
 	return b.String()
@@ -159,7 +160,7 @@ func (n note) String() string {
 // note hashes and remembers what happened.
 func (w *world) note(text string, ns ...int64) {
 	n := note{at: w.now.Mono, text: text}
-	copy(n.n[:], ns)
+	n.count = copy(n.n[:], ns)
 	w.mix(uint64(n.at))
 	for _, c := range []byte(text) {
 		w.hash = (w.hash ^ uint64(c)) * 0x100000001b3
