@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/teralog/teralog/coord"
 	"github.com/teralog/teralog/mem"
@@ -194,13 +195,16 @@ func (b *Broker) submitNow(cmd coord.Command, now mem.Now) error {
 	if b.peers != nil {
 		return b.insist(cmd)
 	}
-	var result error
+	result := fmt.Errorf("it waits for room on the disk: %w", syscall.ENOSPC)
 	b.coord.Submit(cmd, func(_ coord.Result, err error) { result = err })
 	for worked := true; worked; {
 		var err error
 		if worked, err = b.coord.Turn(now); err != nil {
 			return err
 		}
+	}
+	if errors.Is(result, wire.CodeDiskFull) {
+		return fmt.Errorf("%w: %w", result, syscall.ENOSPC)
 	}
 	return result
 }

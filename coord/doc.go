@@ -20,7 +20,7 @@
 //
 //	vote                term and vote, in two slots written in turn
 //	<index>.snapshot    the state up to that index; the newest two are kept
-//	damaged             entries that were durable cannot be read (mark.go)
+//	damaged, restart    marks (mark.go)
 //
 // Nothing is appended while a flush runs, and each batch says how many before it
 // share its flush. So a good batch behind bad bytes proves whether those were
@@ -28,6 +28,6 @@
 // refuses to start; one of several takes no part until a leader has replaced
 // what it lost.
 //
-// A snapshot that came from a leader decides by its rename: the log is made to
-// go on at its end, by an empty batch over the offsets it skips.
+// A snapshot that came from a leader decides by its rename: then the log is made
+// to begin at its end.
 package coord

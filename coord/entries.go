@@ -84,27 +84,6 @@ func (m *metalog) readRecord(e *raft.Entry, r *wire.Record) (err error) {
 	return err
 }
 
-// termAt returns the term of the entry at an offset.
-func (m *metalog) termAt(at wire.Offset) (raft.Term, error) {
-	r, err := m.log.View().Find(at, at+1, 1)
-	if err != nil {
-		return 0, err
-	}
-	if r.Len == 0 {
-		return 0, fmt.Errorf("%w: no entry at offset %d", wire.ErrCorrupt, at)
-	}
-	defer r.Done()
-	b := make([]byte, wire.HeaderSize)
-	if _, err := r.R.ReadAt(b, r.Off); err != nil {
-		return 0, fmt.Errorf("read the entry at offset %d: %w", at, err)
-	}
-	h, err := wire.ParseHeader(b)
-	if err != nil {
-		return 0, err
-	}
-	return raft.Term(h.LeaderEpoch()), nil
-}
-
 // membersVersion is that of the membership entries written now.
 const membersVersion = 2
 

@@ -13,27 +13,36 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
-// A damageMark remembers over starts that entries up to an index were durable
-// here once and cannot be read, until a leader has replaced them: the log may
-// be cut where they stood, and is then no witness any more.
+// A mark is a small file that remembers an index over starts.
 //
-//	damaged   | magic "TLD" 0x01 | index u64 | CRC u32 of what precedes |
-type damageMark struct{ index raft.Index } // 0: none
+//	| magic "TLD" 0x01 | index u64 | CRC u32 of what precedes |
+//
+// damaged: entries up to that index were durable here once and cannot be read,
+// until a leader has replaced them. The log may be cut where they stood, and is
+// then no witness any more.
+//
+// restart: the log is being made to begin behind the snapshot at that index,
+// and nothing in it counts, if there is that snapshot.
+type mark struct {
+	name  string
+	index raft.Index // 0: there is no file
+}
+
+const (
+	damagedName = "damaged"
+	restartName = "restart"
+	markMagic   = "TLD\x01"
+	markSize    = 4 + 8 + 4
+)
 
 // unknownIndex stands for more than there is.
 const unknownIndex raft.Index = math.MaxInt64
 
-const (
-	markName  = "damaged"
-	markMagic = "TLD\x01"
-	markSize  = 4 + 8 + 4
-)
-
 // open reads the mark, and writes it again: its name may be in memory only. One
-// that cannot be read stands for more than there is, so only a leader of a newer
-// term ends it.
-func (d *damageMark) open(disk storage.FS, dir string) error {
-	f, err := disk.Open(dir+"/"+markName, storage.Read)
+// that cannot be read stands for more than there is.
+func (d *mark) open(disk storage.FS, dir, name string) error {
+	d.name = dir + "/" + name
+	f, err := disk.Open(d.name, storage.Read)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -44,21 +53,21 @@ func (d *damageMark) open(disk storage.FS, dir string) error {
 	b := make([]byte, markSize+1)
 	n, err := f.ReadAt(b, 0)
 	if err != nil && err != io.EOF {
-		return fmt.Errorf("%s: %w", f.Name(), err)
+		return fmt.Errorf("%s: %w", d.name, err)
 	}
 	index, err := readMark(b[:n])
 	if err != nil {
 		index = unknownIndex
 	}
-	return d.raise(disk, dir, index)
+	return d.set(disk, index)
 }
 
-// raise makes the mark stand for all up to i, durably.
-func (d *damageMark) raise(disk storage.FS, dir string, i raft.Index) error {
-	if i <= d.index {
+// set makes the mark stand for i, durably.
+func (d *mark) set(disk storage.FS, i raft.Index) error {
+	if i == d.index {
 		return nil
 	}
-	if err := storage.ReplaceFile(disk, dir+"/"+markName, appendMark(nil, i)); err != nil {
+	if err := storage.ReplaceFile(disk, d.name, appendMark(nil, i)); err != nil {
 		return err
 	}
 	d.index = i
@@ -66,15 +75,15 @@ func (d *damageMark) raise(disk storage.FS, dir string, i raft.Index) error {
 }
 
 // remove takes the mark away, durably.
-func (d *damageMark) remove(disk storage.FS, dir string) error {
+func (d *mark) remove(disk storage.FS, dir string) error {
 	if d.index == 0 {
 		return nil
 	}
-	if err := disk.Remove(dir + "/" + markName); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := disk.Remove(d.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := disk.SyncDir(dir); err != nil {
-		return fmt.Errorf("remove %s/%s: %w: %w", dir, markName, storage.ErrSync, err)
+		return fmt.Errorf("remove %s: %w: %w", d.name, storage.ErrSync, err)
 	}
 	d.index = 0
 	return nil
@@ -93,7 +102,7 @@ func readMark(b []byte) (raft.Index, error) {
 		return 0, err
 	}
 	if string(magic) != markMagic || crc != crc32.Checksum(b[:markSize-4], castagnoli) || i == 0 || i > unknownIndex {
-		return 0, fmt.Errorf("%w: not a mark of damage", wire.ErrCorrupt)
+		return 0, fmt.Errorf("%w: not a mark", wire.ErrCorrupt)
 	}
 	return i, nil
 }

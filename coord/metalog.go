@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 
 	"github.com/teralog/teralog/mem"
@@ -41,7 +40,7 @@ const (
 )
 
 // A metalog keeps what Raft must not forget in metadata/ of a data directory:
-// the log, an entry a batch, the vote, snapshots, and the mark of damage. It is
+// the log, an entry a batch, the vote, snapshots, and marks. It is
 // used by one goroutine; what an fsync or a write fails in fails the directory.
 type metalog struct {
 	dir   *storage.Dir
@@ -54,7 +53,8 @@ type metalog struct {
 	vote      *voteFile
 	snapshots []snapshotFile // ascending; the newest two at most
 	loaded    []byte         // state of the newest one, until State asks for it
-	mark      damageMark
+	damage    mark
+	renewal   mark // of the log, behind a snapshot
 	staging   staging
 
 	builder *wire.Builder
@@ -94,7 +94,10 @@ func (m *metalog) open() error {
 	if err := m.findSnapshots(); err != nil {
 		return err
 	}
-	if err := m.mark.open(m.dir.FS(), m.path()); err != nil {
+	if err := m.damage.open(m.dir.FS(), m.path(), damagedName); err != nil {
+		return err
+	}
+	if err := m.renewal.open(m.dir.FS(), m.path(), restartName); err != nil {
 		return err
 	}
 	m.fresh = m.log.View().End() == 0 && len(m.snapshots) == 0
@@ -150,7 +153,7 @@ func (m *metalog) Load() (raft.State, error) {
 			return s, err
 		}
 	}
-	s.Damaged = m.mark.index
+	s.Damaged = m.damage.index
 	return s, m.checkVote(&s)
 }
 
@@ -162,7 +165,7 @@ func (m *metalog) damaged(bad error) error {
 	if m.log.Recovery().Lost > 0 {
 		until = unknownIndex
 	}
-	return m.mark.raise(m.dir.FS(), m.path(), until)
+	return m.damage.set(m.dir.FS(), max(until, m.damage.index))
 }
 
 // checkVote holds the vote against the log, a second witness of terms. Alone, a
@@ -183,57 +186,63 @@ func (m *metalog) checkVote(s *raft.State) error {
 }
 
 // meet makes the log one that goes on where the newest snapshot ends. It does
-// not yet if the process died while it installed that one.
+// not yet if the process died while it installed that one. What the log holds
+// before the snapshot's end is of no account, damaged or not.
 func (m *metalog) meet(s raft.Snapshot) error {
 	v := m.log.View()
-	at := offsetOf(s.Index + 1)
-	switch {
+	switch at := offsetOf(s.Index + 1); {
+	case m.renewal.index == s.Index && s.Index > 0:
+		return m.restart(s)
+	case m.renewal.index == unknownIndex && s.Index > 0: // it may have been for this one
+		if err := m.damaged(fmt.Errorf("%w: %s", wire.ErrCorrupt, m.renewal.name)); err != nil {
+			return err
+		}
+		return m.restart(s)
 	case at < v.Start() || m.alone && at > v.End():
 		return fmt.Errorf("%w: the log has offsets %d to %d, the newest whole snapshot ends at %d", wire.ErrCorrupt, v.Start(), v.End(), at)
-	case s.Index == 0 || at == v.Start():
-		return nil
 	case at > v.End():
 		return m.restart(s)
 	}
-	term, err := m.termAt(at - 1)
-	switch {
-	case err == nil && term == s.Term:
-		return nil
-	case errors.Is(err, wire.ErrCorrupt): // what follows may be of the log before the snapshot, or not
-		err = m.damaged(err)
-	}
-	if err != nil {
-		return err
-	}
-	return m.restart(s)
+	return m.renewed()
 }
 
-// restart drops all entries and makes the log end where the snapshot does.
+// restart drops all entries and makes the log begin where the snapshot ends. A
+// start finishes what is left of it.
 func (m *metalog) restart(s raft.Snapshot) error {
-	if err := m.truncate(m.log.View().Start()); err != nil {
+	at := offsetOf(s.Index + 1)
+	if err := m.noRoom(m.renewal.set(m.dir.FS(), s.Index)); err != nil {
 		return err
 	}
-	for {
-		v := m.log.View()
-		gap := offsetOf(s.Index+1) - v.End()
-		if gap == 0 {
-			return m.flush()
-		}
-		b := wire.EmptyBatch(metadataID, int32(min(gap, math.MaxInt32)))
-		b.Stamp(v.End(), wire.Epoch(s.Term), max(m.now.Wall, v.LastAppendTime()), false)
-		if err := m.write([]wire.Batch{b}); err != nil {
-			return err
-		}
+	if err := m.savePoint(m.log.ResetPoint(at)); err != nil {
+		return err
 	}
+	if err := m.withReserve(func() error { return m.log.Reset(at) }); err != nil {
+		return err
+	}
+	return m.renewed()
+}
+
+// renewed says that the log may be believed again.
+func (m *metalog) renewed() error {
+	if err := m.renewal.remove(m.dir.FS(), m.path()); err != nil {
+		m.dir.Fail(err)
+		return err
+	}
+	return nil
 }
 
 // Append is of raft.Store.
 func (m *metalog) Append(entries []raft.Entry) error {
-	switch first, end := offsetOf(entries[0].Index), m.log.View().End(); {
-	case first > end:
-		panic(fmt.Sprintf("BUG: entry %d after offset %d", entries[0].Index, end))
-	case first < end:
-		if err := m.truncate(first); err != nil {
+	switch first, end := entries[0].Index, m.log.View().End(); {
+	case offsetOf(first) > end:
+		panic(fmt.Sprintf("BUG: entry %d after offset %d", first, end))
+	case offsetOf(first) == end:
+	case len(m.snapshots) > 0 && first == m.snapshots[len(m.snapshots)-1].Index+1: // damage may stand before it
+		if err := m.restart(m.snapshots[len(m.snapshots)-1].Snapshot); err != nil {
+			return err
+		}
+	default:
+		if err := m.truncate(offsetOf(first)); err != nil {
 			return err
 		}
 	}
@@ -328,37 +337,28 @@ func (m *metalog) withReserve(step func() error) error {
 }
 
 // room returns DISK_FULL if an entry of n bytes would find no room, though the
-// reserve is given for it. What it finds may be taken by others, so an Append
-// may still meet a full disk.
+// reserve is given for it. A new segment may still meet a full disk.
 func (m *metalog) room(n int) error {
-	const aside = 12 << 10 // pages begun, names, index entries
+	const plenty = 1 << 20
+	_, free, err := m.dir.FS().Space(m.path())
+	if err == nil && free >= int64(n)+plenty {
+		return nil // which is nearly always so, and costs less than to take it
+	}
 	for {
-		_, free, err := m.dir.FS().Space(m.path())
-		switch {
-		case err != nil:
-			return fmt.Errorf("%s: %w", m.path(), err)
-		case free >= int64(n)+aside:
-			return nil
-		case !m.dir.Relieve():
-			return storage.ErrDiskFull
+		err := m.log.Reserve(int64(n) + 2*wire.HeaderSize)
+		if !isFull(err) || !m.dir.Relieve() {
+			return err
 		}
 	}
 }
 
 // truncate removes the entries from an offset on, durably.
 func (m *metalog) truncate(to wire.Offset) error {
-	if to == m.log.View().End() {
-		return nil
-	}
 	point := m.log.PointBelow(to)
 	if err := m.savePoint(point); err != nil {
 		return err
 	}
-	if err := m.log.Truncate(to); err != nil {
-		m.dir.Fail(err)
-		return err
-	}
-	return nil
+	return m.withReserve(func() error { return m.log.Truncate(to) })
 }
 
 // Sync is of raft.Store.
@@ -395,7 +395,7 @@ func (m *metalog) SetVote(v raft.Vote) error {
 
 // Repaired is of raft.Store.
 func (m *metalog) Repaired() error {
-	if err := m.mark.remove(m.dir.FS(), m.path()); err != nil {
+	if err := m.damage.remove(m.dir.FS(), m.path()); err != nil {
 		m.dir.Fail(err)
 		return err
 	}

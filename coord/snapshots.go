@@ -229,6 +229,9 @@ func (m *metalog) Install(s raft.Snapshot) error {
 		if g.s.Index != s.Index || g.next != s.Size {
 			panic(fmt.Sprintf("BUG: install snapshot %d of %d bytes; staged %d of snapshot %d", s.Index, s.Size, g.next, g.s.Index))
 		}
+		if err := m.noRoom(m.renewal.set(m.dir.FS(), s.Index)); err != nil {
+			return err
+		}
 		if err := m.noRoom(m.finish()); err != nil {
 			return err
 		}

@@ -207,7 +207,15 @@ func (l *ledger) steps() []func() error {
 		func() error { return l.snapshot(21, 20, 900) },
 		func() error { return l.append(23, 5, 1, 60) },
 		l.sync,
-		func() error { return l.append(24, 5, 2, 60) },
+		func() error { return l.vote(7, raft.Peer{}) },
+		func() error { return l.append(24, 7, 2, 60) },
+		l.sync,
+		func() error { return l.vote(8, eight) },
+		func() error { return l.append(24, 5, 1, 60) }, // a conflict, with an older term
+		l.sync,
+		func() error { return l.append(25, 8, 1, 60) },
+		l.sync,
+		func() error { return l.append(26, 8, 2, 60) },
 		l.sync,
 	}
 }
@@ -250,7 +258,7 @@ func (l *ledger) check(disk *storage.MemFS) error {
 		if boot == "four" {
 			l.now, l.k = s, k
 			last := s.BaseIndex + raft.Index(len(s.Entries))
-			if err := errors.Join(l.vote(6, eight), l.append(last+1, 6, 2, 60), l.sync()); err != nil {
+			if err := errors.Join(l.vote(9, eight), l.append(last+1, 9, 2, 60), l.sync()); err != nil {
 				return err
 			}
 			again, err := k.Load()
@@ -504,25 +512,25 @@ func TestStoreMends(t *testing.T) {
 		return k
 	}
 
-	load(25)
-	k := load(25)
+	load(27)
+	k := load(27)
 	if err := k.Append([]raft.Entry{{Index: 23, Term: 5, Kind: raft.NoOp}}); err != nil {
 		t.Fatal(err)
 	}
-	k = load(25) // the log is whole again, and shorter than it was
-	err = errors.Join(k.Append([]raft.Entry{{Index: 23, Term: 5, Kind: raft.NoOp}, {Index: 24, Term: 5}, {Index: 25, Term: 5}}), k.Sync())
+	k = load(27) // the log is whole again, and shorter than it was
+	err = errors.Join(k.Append([]raft.Entry{{Index: 23, Term: 5, Kind: raft.NoOp}, {Index: 24, Term: 5}, {Index: 25, Term: 8}, {Index: 26, Term: 8}, {Index: 27, Term: 8}}), k.Sync())
 	if err != nil {
 		t.Fatal(err)
 	}
-	k = load(25)
+	k = load(27)
 	if err := k.Repaired(); err != nil {
 		t.Fatal(err)
 	}
 	load(0)
-	if err := k.mark.raise(disk, k.path(), 30); err != nil {
+	if err := k.damage.set(disk, 30); err != nil {
 		t.Fatal(err)
 	}
-	if err := disk.FlipBit(k.path()+"/"+markName, 6, 1); err != nil {
+	if err := disk.FlipBit(k.path()+"/"+damagedName, 6, 1); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := load(1<<63 - 1).Load(); err != nil || len(s.Entries) == 0 {

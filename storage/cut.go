@@ -247,6 +247,9 @@ func (r *recovery) finishEpochs() error {
 			return err
 		}
 	}
+	if r.o.Synced {
+		h.truncate(r.tail.end) // who appends here keeps his terms elsewhere, and may go back
+	}
 	h.clamp(r.tail.end)
 	return nil
 }

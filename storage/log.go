@@ -298,6 +298,17 @@ func (l *Log) AppendStamped(bs []wire.Batch) (Appended, error) {
 	return l.append(bs, bs[0].AppendTime())
 }
 
+// Reserve takes disk space for n more bytes at the log's end, as far as the file
+// system can, so that a write of so many finds room if it needs no new segment.
+// The error wraps ErrDiskFull.
+func (l *Log) Reserve(n int64) error {
+	err := l.file.Allocate(l.tail.size, n)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return diskFull(err)
+}
+
 // fitOffsets reports whether the log's end would stay below 2^63-1.
 func fitOffsets(at wire.Offset, bs []wire.Batch) bool {
 	for _, b := range bs {

@@ -220,3 +220,55 @@ func TestPointBelow(t *testing.T) {
 		}
 	}
 }
+
+// TestReset makes logs, whole and damaged ones, begin elsewhere, stops that after
+// each operation, and does it again: there is nothing of the old log then.
+func TestReset(t *testing.T) {
+	for _, to := range []wire.Offset{0, 4, 6, 9, 30} {
+		for stop := 0; ; stop++ {
+			disk := NewMemFS(uint64(stop))
+			o := Options{Synced: true, SegmentBytes: 700}
+			l := newTestLog(t, disk, o)
+			if err := l.SetEpoch(5); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 9 {
+				mustAppend(t, l, 1, together(t, 1, i, 100)...)
+			}
+			mustPoint(t, l)
+			if to == 6 {
+				if err := disk.FlipBit(logName(3), 20, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			point := l.ResetPoint(to) // saved
+			disk.StopAfter(stop)
+			err := l.Reset(to)
+			disk = disk.Crash(CrashAny)
+			l = reopen(t, disk, o, &point)
+			if err != nil {
+				if err := l.Reset(to); err != nil {
+					t.Fatalf("to %d again, after it was stopped at operation %d: %v", to, stop, err)
+				}
+			}
+			if v := l.View(); v.Start() != to || v.End() != to || l.Stats().Damaged > 0 {
+				t.Fatalf("to %d: %v", to, l.Recovery())
+			}
+			b := together(t, 1, 99, 10)[0]
+			b.Stamp(to, 1, 1, false)
+			if _, err := l.AppendStamped([]wire.Batch{b}); err != nil {
+				t.Fatalf("to %d: %v", to, err)
+			}
+			if _, err := l.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			again := reopen(t, disk.Crash(CrashNone), o, &point)
+			if r := again.Recovery(); again.View().Start() != to || again.View().End() != to+1 || len(r.Damaged) > 0 || r.Lost > 0 {
+				t.Fatalf("to %d: %v", to, r)
+			}
+			if err == nil {
+				break
+			}
+		}
+	}
+}

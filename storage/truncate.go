@@ -43,6 +43,43 @@ func (l *Log) PointBelow(to wire.Offset) Point {
 		GreatestTime: math.MinInt64, AppendTime: math.MinInt64, Snapshot: -1}
 }
 
+// Reset drops every batch and makes the log begin at offset to, which need not
+// lie in it. It is durable when Reset returns; what a crash before that leaves
+// is to be reset again. After an error other than a full disk the data directory
+// must fail. ResetPoint(to) is the recovery point that has to be saved before.
+func (l *Log) Reset(to wire.Offset) error {
+	l.flush.cuts.Add(1)
+	for _, s := range slices.Concat(l.doomed, l.sealed, []*segment{l.active}) {
+		if err := s.unlink(); err != nil {
+			return fmt.Errorf("reset to offset %d: %w", to, err)
+		}
+	}
+	l.sealed, l.doomed, l.snapshots = nil, nil, nil
+	*l.producers = *newProducers(l.o)
+	l.home.damage.drop(0)
+	l.epochs.truncate(0)
+	if err := l.begin(to); err != nil {
+		return fmt.Errorf("reset to offset %d: %w", to, diskFull(err))
+	}
+	if err := l.home.fs.SyncDir(l.home.path); err != nil {
+		return fmt.Errorf("reset to offset %d: %w", to, err)
+	}
+	l.active.named.Store(true)
+	l.flush.flushed.Store(int64(to))
+	l.start, l.dirty, l.unsnapped = to, true, 0
+	l.resum()
+	if !l.epochs.dirty {
+		return nil
+	}
+	return l.epochs.save()
+}
+
+// ResetPoint returns the recovery point of an empty log that begins at to.
+func (l *Log) ResetPoint(to wire.Offset) Point {
+	return Point{ID: l.home.id, Start: to, Offset: to, SegmentBase: to, Committed: to,
+		GreatestTime: math.MinInt64, AppendTime: math.MinInt64, Snapshot: -1}
+}
+
 // firstBase returns the base of the oldest segment.
 func (l *Log) firstBase() wire.Offset {
 	if len(l.sealed) > 0 {
