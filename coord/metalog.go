@@ -27,21 +27,13 @@ var metadataID = wire.PartitionID{Topic: wire.MetadataTopic}
 // metadataName is the name of the metadata log's topic and folder.
 const metadataName = "metadata"
 
-const (
-	// segmentBytes is the size of a segment of the metadata log. Whole ones go
-	// once two snapshots stand for what is in them.
-	segmentBytes = 4 << 20
-	// togetherBytes bounds a batch that may share a flush with those before it,
-	// inclusive: recovery looks into those (storage.Unsynced).
-	togetherBytes = 128 << 10
-	// writeBatches and writeBytes bound what is encoded for one write.
-	writeBatches = 1024
-	writeBytes   = 4 << 20
-)
+// segmentBytes is the size of a segment of the metadata log. Whole ones go once
+// two snapshots stand for what is in them.
+const segmentBytes = 4 << 20
 
 // A metalog keeps what Raft must not forget in metadata/ of a data directory:
-// the log, an entry a batch, the vote, snapshots, and marks. It is
-// used by one goroutine; what an fsync or a write fails in fails the directory.
+// the log, an entry a batch, the vote, snapshots, and marks. It is used by one
+// goroutine; an fsync or a write that fails, fails the directory.
 type metalog struct {
 	dir   *storage.Dir
 	self  raft.Peer
@@ -231,127 +223,6 @@ func (m *metalog) renewed() error {
 	return nil
 }
 
-// Append is of raft.Store.
-func (m *metalog) Append(entries []raft.Entry) error {
-	switch first, end := entries[0].Index, m.log.View().End(); {
-	case offsetOf(first) > end:
-		panic(fmt.Sprintf("BUG: entry %d after offset %d", first, end))
-	case offsetOf(first) == end:
-	case len(m.snapshots) > 0 && first == m.snapshots[len(m.snapshots)-1].Index+1: // damage may stand before it
-		if err := m.restart(m.snapshots[len(m.snapshots)-1].Snapshot); err != nil {
-			return err
-		}
-	default:
-		if err := m.truncate(offsetOf(first)); err != nil {
-			return err
-		}
-	}
-	// No entry may be durable under a term that is not: it could be given a
-	// second time.
-	if err := m.syncVote(); err != nil {
-		return err
-	}
-	for len(entries) > 0 {
-		n, err := m.appendSome(entries)
-		if err != nil {
-			return err
-		}
-		entries = entries[n:]
-	}
-	return nil
-}
-
-// appendSome writes as many entries as go into one write and returns how many.
-// A large one is the first of its flush.
-func (m *metalog) appendSome(entries []raft.Entry) (n int, err error) {
-	v := m.log.View()
-	unsynced := int64(v.End() - m.log.Flushed())
-	stamp := max(m.now.Wall, v.LastAppendTime())
-	var batches []wire.Batch
-	bytes := 0
-	for n < len(entries) && n < writeBatches && (n == 0 || bytes+len(entries[n].Data) <= writeBytes) {
-		e := &entries[n]
-		if len(e.Data) > togetherBytes-wire.HeaderSize-64 && unsynced > 0 {
-			if n > 0 {
-				break
-			}
-			if err := m.flush(); err != nil {
-				return 0, err
-			}
-			unsynced = 0
-		}
-		buf, err := m.encode(e, unsynced)
-		if err != nil {
-			return 0, err
-		}
-		defer buf.Release()
-		b := wire.Batch(buf.B)
-		b.Stamp(offsetOf(e.Index), wire.Epoch(e.Term), stamp, false)
-		batches = append(batches, b)
-		n, bytes, unsynced = n+1, bytes+len(b), unsynced+1
-	}
-	return n, m.write(batches)
-}
-
-// encode returns the batch that an entry is.
-func (m *metalog) encode(e *raft.Entry, unsynced int64) (*mem.Buf, error) {
-	value := e.Data
-	if e.Kind == raft.Membership {
-		value = appendMembers(nil, e.Data)
-	}
-	var hs []wire.Header
-	if unsynced > 0 {
-		hs = append(hs, storage.Unsynced(unsynced))
-	}
-	if _, err := m.builder.Add(m.now.Wall, []byte{byte(e.Kind)}, value, hs); err != nil {
-		panic(fmt.Sprintf("BUG: metadata entry of %d bytes: %v", len(value), err))
-	}
-	return m.builder.Build()
-}
-
-// write appends batches, from the reserve if it must.
-func (m *metalog) write(bs []wire.Batch) error {
-	return m.withReserve(func() error {
-		_, err := m.log.AppendStamped(bs)
-		return err
-	})
-}
-
-// withReserve runs a step that undoes itself on a full disk, again after each
-// part of the reserve that it gets. Without any it is raft.ErrNoRoom; any other
-// error fails the directory.
-func (m *metalog) withReserve(step func() error) error {
-	for {
-		err := step()
-		switch {
-		case err == nil:
-			return nil
-		case !isFull(err):
-			m.dir.Fail(err)
-			return err
-		case !m.dir.Relieve():
-			m.full = fmt.Errorf("%w: %w", raft.ErrNoRoom, err)
-			return m.full
-		}
-	}
-}
-
-// room returns DISK_FULL if an entry of n bytes would find no room, though the
-// reserve is given for it. A new segment may still meet a full disk.
-func (m *metalog) room(n int) error {
-	const plenty = 1 << 20
-	_, free, err := m.dir.FS().Space(m.path())
-	if err == nil && free >= int64(n)+plenty {
-		return nil // which is nearly always so, and costs less than to take it
-	}
-	for {
-		err := m.log.Reserve(int64(n) + 2*wire.HeaderSize)
-		if !isFull(err) || !m.dir.Relieve() {
-			return err
-		}
-	}
-}
-
 // truncate removes the entries from an offset on, durably.
 func (m *metalog) truncate(to wire.Offset) error {
 	point := m.log.PointBelow(to)
@@ -403,8 +274,6 @@ func (m *metalog) Repaired() error {
 }
 
 func (m *metalog) turn(now mem.Now) { m.now = now }
-
-func (m *metalog) lastFull() error { return m.full }
 
 func (m *metalog) close() (storage.CleanEnd, error) {
 	m.staging.drop(m.dir.FS())
