@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -30,7 +31,7 @@ type disk interface {
 	heal()
 	// damage makes something of the log unreadable that was synced, while no
 	// process lives; n picks what. It reports whether there was anything.
-	damage(n int, live *shape) bool
+	damage(n int, s *shadow) bool
 }
 
 func (q *quorum) newDisk(slot, wiped int) disk {
@@ -60,9 +61,9 @@ func (d *memDisk) stopAt(n int, done bool) { d.store.StopAt(n, done) }
 func (d *memDisk) lie()                    { d.store.StopAt(2, false) } // the first is what is to be synced
 func (d *memDisk) heal()                   { d.store.StopAt(1<<40, false) }
 
-func (d *memDisk) damage(n int, live *shape) bool {
-	k := live.last() - live.snapshot
-	return k > 0 && d.store.Damage(live.snapshot+1+raft.Index(n)%k)
+func (d *memDisk) damage(n int, s *shadow) bool {
+	k := s.live.last() - s.live.snapshot
+	return k > 0 && d.store.Damage(s.live.snapshot+1+raft.Index(n)%k)
 }
 
 // A fileDisk is the store that servers use, on a file system in memory.
@@ -110,18 +111,24 @@ func (d *fileDisk) stopAt(n int, done bool) {
 func (d *fileDisk) lie()  { d.fs.Fail(storage.OpSync, 1, syscall.EIO) }
 func (d *fileDisk) heal() { d.fs.Heal() }
 
-// damage flips a bit of the log, though not of its end: what is wrong there
-// cannot be told from a write that was torn.
-func (d *fileDisk) damage(n int, live *shape) bool {
+// damage flips a bit of the log, though not of what was written last: what is
+// wrong there cannot be told from a write that was torn.
+func (d *fileDisk) damage(n int, s *shadow) bool {
 	entries, err := d.fs.ReadDir(dataDir + "/metadata")
-	if err != nil || live.last()-live.base.index < 10 {
+	if err != nil {
 		return false
 	}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name, ".log") && e.Size > 0 {
-			at := e.Size / 2 * int64(n%1000) / 1000
-			return d.fs.FlipBit(dataDir+"/metadata/"+e.Name, at, uint(n%8)) == nil
+		digits, ok := strings.CutSuffix(e.Name, ".log")
+		base, err := strconv.ParseInt(digits, 10, 64)
+		last := s.live.last()
+		proven := min(s.proven, last)
+		if !ok || err != nil || proven < raft.Index(base)+4 {
+			continue
 		}
+		// Entries differ in size, so well before where the last proven one may lie.
+		before := e.Size * int64(proven-raft.Index(base)) / int64(last-raft.Index(base)) * 2 / 5
+		return d.fs.FlipBit(dataDir+"/metadata/"+e.Name, before*int64(n%1000)/1000, uint(n%8)) == nil
 	}
 	return false
 }

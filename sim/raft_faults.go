@@ -167,7 +167,7 @@ func (m *member) damage(n int) {
 		return
 	}
 	m.die(false)
-	if m.disk.damage(n, &m.shadow.live) {
+	if m.disk.damage(n, &m.shadow) {
 		m.shadow.hurt = true
 		m.q.count("damaged entry")
 	}

@@ -102,11 +102,7 @@ func drawScenario(seed uint64) *scenario {
 	default:
 		d.medley()
 	}
-	if s.disks = d.IntN(4) == 0; s.disks {
-		// Its log finds again what was damaged and mended, in bytes below a
-		// snapshot: that is known, and safe, but nothing to run seeds for.
-		s.faults = slices.DeleteFunc(s.faults, func(f fault) bool { return f.kind == "damage" })
-	}
+	s.disks = d.IntN(4) == 0
 	for i := range s.nodes() {
 		if d.IntN(3) == 0 {
 			s.left = append(s.left, i+1)

@@ -14,6 +14,7 @@ type shadow struct {
 	live    shape
 	durable shape
 	changed raft.Index // the lowest entry written since the last sync; 0: none
+	proven  raft.Index // the last entry that was synced before a later one was written
 	hurt    bool       // something was damaged on purpose
 	refused bool       // a write of this turn found no room: the node is ahead of its store
 	rotten  raft.Index // the snapshot that cannot be read any more
@@ -164,6 +165,9 @@ func (s *shadow) Sync() error { return s.kept(s.Store.Sync()) }
 func (s *shadow) kept(err error) error {
 	if err == nil {
 		s.m.synced()
+		if s.changed > 0 {
+			s.proven = s.changed - 1
+		}
 		s.durable, s.changed = s.live, 0
 	}
 	return err
@@ -201,9 +205,7 @@ func (s *shadow) Install(snap raft.Snapshot) error {
 			q.count("snapshot over an uncommitted configuration")
 		}
 	}
-	if s.changed == 0 { // whatever happens now, the old log may be gone
-		s.changed = 1
-	}
+	s.changed = 1 // whatever happens now, the old log may be gone
 	err := s.Store.Install(snap)
 	if err == nil {
 		s.live = shape{vote: s.live.vote, base: point{snap.Index, snap.Term}, lost: s.live.lost}
