@@ -26,7 +26,7 @@ func (q *quorum) lives(p raft.Peer) bool { return q.members[p.ID-1].self == p }
 // all of it.
 func (q *quorum) whole(p raft.Peer) bool {
 	m := q.members[p.ID-1]
-	return m.self == p && !m.left && !m.shadow.live.damaged()
+	return m.self == p && !m.left && !m.shadow.live.damaged() && !m.shadow.durable.damaged()
 }
 
 // viable reports whether every membership that anybody may go by has a majority
