@@ -184,12 +184,10 @@ func (m *member) transfer(to int) {
 }
 
 // change asks for a new membership of those who live in these slots now, from
-// 1; 0 is m itself. A cluster that has to survive is not asked where it would
-// come to that only later, when they may live no more.
+// 1; 0 is m itself. A cluster that has to survive is not asked if it would come
+// to that only later, when they may live no more, nor for voters of whom a
+// majority is damaged.
 func (m *member) change(voters, learners []int) {
-	if !m.q.scenario.wild && (m.paused || m.shadow.refused || m.q.now.Mono < m.busy) {
-		return
-	}
 	peers := func(slots []int) (ps []raft.Peer) {
 		for _, s := range slots {
 			if s == 0 {
@@ -198,6 +196,10 @@ func (m *member) change(voters, learners []int) {
 			ps = append(ps, m.q.members[s-1].self)
 		}
 		return ps
+	}
+	late := m.paused || m.shadow.refused || m.q.now.Mono < m.busy
+	if !m.q.scenario.wild && (late || !decides(&raft.Members{Voters: peers(voters)}, m.q.whole)) {
+		return
 	}
 	m.driver.Change(peers(voters), peers(learners), func(i raft.Index, err error) {
 		m.q.say("change to %v + %v: entry %d, %v", voters, learners, i, err)
