@@ -45,22 +45,26 @@
 //
 // A store that fails ends the driver; the node goes on after a restart, from
 // what the store holds then. A full disk holds the driver up: it does nothing
-// else until there is room again, so that others elect a leader meanwhile. Fsync and apply run in one
-// turn: while an fsync runs, what comes waits, and goes into the next one
-// together. There is no asynchronous completion that could come late.
+// else until there is room again, so that others elect a leader meanwhile.
+// Fsync and apply run in one turn: while an fsync runs, what comes waits, and
+// goes into the next one together. There is no asynchronous completion that
+// could come late.
 //
 // # What is not here
 //
 // The log on disk and the transport belong to other rooms: coord has the Store,
-// broker the Transport; MemStore is for tests. A follower does not forward proposals or reads: it
-// refuses, and Status says who leads. A node that found damage and was ahead of
-// its leader's log at that time takes part again only with the next entry, or
-// term. A member that is taken out does not hear that the change was committed;
-// it asks for pre-votes for ever, which nobody grants who hears a leader.
+// broker the Transport; MemStore is for tests. A follower does not forward
+// proposals or reads: it refuses, and Status says who leads. A node that found
+// damage and was ahead of its leader's log at that time takes part again only
+// with the next entry, or term. A member that is taken out does not hear that
+// the change was committed; it asks for pre-votes for ever, which nobody grants
+// who hears a leader. A leader takes any voters it is asked for, also damaged or
+// empty ones: if it dies before they have the log, nobody can be elected.
 //
 // # How it is tested
 //
 // The simulator of room sim (`teralog sim raft`) runs whole clusters of drivers
-// from seeds and checks after every event; the mutants (build tag `mutants`) are
-// bugs that it must find. The scripts in testdata tell single stories.
+// from seeds, over MemStore and over coord's store, and checks after every event;
+// the mutants (build tag `mutants`) are bugs that it must find. The scripts in
+// testdata tell single stories.
 package raft
