@@ -23,10 +23,11 @@ func (q *quorum) leading() *member {
 func (q *quorum) lives(p raft.Peer) bool { return q.members[p.ID-1].self == p }
 
 // whole reports whether a member lives on the disk it promised on, and can read
-// all of it.
+// all of it, now and after its next start.
 func (q *quorum) whole(p raft.Peer) bool {
 	m := q.members[p.ID-1]
-	return m.self == p && !m.left && !m.shadow.live.damaged() && !m.shadow.durable.damaged()
+	s := &m.shadow
+	return m.self == p && !m.left && !s.hurt && !s.live.damaged() && !s.durable.damaged()
 }
 
 // viable reports whether every membership that anybody may go by has a majority
