@@ -15,6 +15,7 @@ type truth struct {
 	votes     map[ballot]raft.Peer
 	entries   map[point]origin // every entry any store was ever told of
 	committed []raft.Entry     // by index - 1
+	since     []raft.Term      // in which each was first seen to be committed
 	states    []uint64         // of the machine after each
 	refused   map[uint64]error // attempts of which it was said that they take no effect
 	config    raft.Members     // the newest committed one
@@ -41,7 +42,7 @@ func (t *truth) init(q *quorum) {
 func (t *truth) bootstrap(first raft.Members) {
 	e := raft.Entry{Index: 1, Term: 1, Kind: raft.Membership, Data: raft.AppendMembers(nil, first)}
 	t.entries[point{1, 1}] = origin{0, e}
-	t.commit(1, 1)
+	t.commit(1, 1, 1)
 }
 
 func (t *truth) last() raft.Index { return raft.Index(len(t.committed)) }
@@ -133,13 +134,14 @@ func (m *member) look() {
 	}
 	log := &m.shadow.live
 	for i := max(m.committed, log.base.index) + 1; i <= min(s.Committed, log.last()); i++ {
-		t.commit(i, log.term(i))
+		t.commit(i, log.term(i), s.Term)
 	}
 	m.committed = s.Committed
 	t.lookLost()
 }
 
-// elected holds one leader a term, who has all that was committed before.
+// elected holds one leader a term, who has all that was committed in earlier
+// terms. A late one of an earlier term may lack what was committed since.
 func (t *truth) elected(m *member) {
 	term := m.status.Term
 	t.q.say("%d leads in term %d", m.self.ID, term)
@@ -153,15 +155,16 @@ func (t *truth) elected(m *member) {
 	t.q.elected(m)
 	log := &m.shadow.live
 	for i := log.base.index + 1; i <= t.last(); i++ {
-		if e := &t.committed[i-1]; e.Term <= term && log.term(i) != e.Term {
+		if e := &t.committed[i-1]; t.since[i-1] < term && log.term(i) != e.Term {
 			t.q.violate("LeaderCompleteness: %v leads in term %d; its entry %d has term %d, committed was one of term %d", m.self, term, i, log.term(i), e.Term)
 			return
 		}
 	}
 }
 
-// commit holds that an index is committed once.
-func (t *truth) commit(i raft.Index, term raft.Term) {
+// commit holds that an index is committed once; now is the term of whom it was
+// seen at.
+func (t *truth) commit(i raft.Index, term, now raft.Term) {
 	switch {
 	case i <= t.last():
 		if have := &t.committed[i-1]; have.Term != term {
@@ -169,7 +172,7 @@ func (t *truth) commit(i raft.Index, term raft.Term) {
 		}
 	case i == t.last()+1:
 		e := t.entries[point{i, term}].entry
-		t.committed = append(t.committed, e)
+		t.committed, t.since = append(t.committed, e), append(t.since, now)
 		if e.Kind == raft.Membership {
 			t.config, _ = raft.DecodeMembers(e.Data)
 		}
@@ -200,7 +203,7 @@ func (t *truth) lookLost() {
 
 // applied holds that all machines go through the same states.
 func (t *truth) applied(m *member, e raft.Entry, state uint64) {
-	t.commit(e.Index, e.Term)
+	t.commit(e.Index, e.Term, m.driver.Status().Term)
 	if t.q.broken == "" && !same(&t.committed[e.Index-1], &e) {
 		t.q.violate("StateMachineSafety: %v applies as entry %d what was not committed", m.self, e.Index)
 	}
