@@ -19,13 +19,14 @@ const (
 	maxLinkMessages = 4096
 	maxLinkBytes    = 64 << 20
 	maxLinkRequest  = 1 << 20 // bytes of one request, unless a single message has more
-	maxLinkFlight   = 16      // requests without an answer
+	maxLinkFlight   = 16      // requests not sent yet, or not answered
 )
 
 const (
 	peerDial    = time.Second // for a connection and its Hello
 	peerRedial  = 100 * time.Millisecond
-	peerSilence = 2 * time.Second // without an answer the connection is given up
+	peerAsk     = 250 * time.Millisecond // between two requests that want an answer
+	peerSilence = 2 * time.Second        // without an answer the connection is given up
 	peerCommand = 10 * time.Second
 )
 
@@ -103,7 +104,7 @@ type link struct {
 	PeerAddr
 	m      *mesh
 	wake   chan struct{}
-	flight chan struct{} // a token for each request without an answer
+	flight chan struct{} // a token for each request not sent yet, or not answered
 
 	mu    sync.Mutex
 	queue []raft.Message
@@ -198,11 +199,12 @@ func (l *link) run(ctx context.Context) {
 
 func (l *link) log() *slog.Logger { return l.m.log.With("peer", l.PeerAddr.String()) }
 
-// send sends until the connection ends, which it finds out by its next request:
-// there is one with every heartbeat.
+// send sends until the connection ends, which it finds out by the next request
+// that wants an answer. Raft answers by itself, so most want none.
 func (l *link) send(ctx context.Context, conn *wire.Conn) error {
 	failed := make(chan error, 1)
 	var scratch []byte
+	var asked time.Time // when an answer was wanted last
 	for {
 		select {
 		case <-ctx.Done():
@@ -219,7 +221,10 @@ func (l *link) send(ctx context.Context, conn *wire.Conn) error {
 			case <-ctx.Done():
 				return nil
 			}
-			req := &wire.RaftRequest{}
+			req := &wire.RaftRequest{Answer: time.Since(asked) >= peerAsk}
+			if req.Answer {
+				asked = time.Now()
+			}
 			scratch = scratch[:0]
 			for i := range ms {
 				from := len(scratch)
@@ -252,9 +257,12 @@ func takeMessages(c *wire.Call, deliver func(raft.Message)) {
 			deliver(m)
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		c.ReplyError(wire.Errorf(wire.CodeInvalidRequest, "%v", err))
-		return
+	case req.Answer:
+		c.Reply(&wire.RaftResponse{})
+	default:
+		c.NoReply()
 	}
-	c.Reply(&wire.RaftResponse{})
 }

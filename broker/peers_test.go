@@ -269,11 +269,11 @@ func TestPeerListener(t *testing.T) {
 			}
 		}
 
-		f("node1:7400", &wire.RaftRequest{}, &wire.RaftResponse{}, wire.CodeUnsupported)
+		f("node1:7400", &wire.RaftRequest{Answer: true}, &wire.RaftResponse{}, wire.CodeUnsupported)
 		f("node1:7400", &wire.CommandRequest{}, &wire.CommandResponse{}, wire.CodeUnsupported)
 		f("node1:7400", &wire.IntroduceRequest{}, &wire.IntroduceResponse{}, wire.CodeUnsupported)
 		f("node1:7401", &wire.MetadataRequest{All: true}, &wire.MetadataResponse{}, wire.CodeUnsupported)
-		f("node1:7401", &wire.RaftRequest{Messages: [][]byte{{1, 2, 3}}}, &wire.RaftResponse{}, wire.CodeInvalidRequest)
+		f("node1:7401", &wire.RaftRequest{Answer: true, Messages: [][]byte{{1, 2, 3}}}, &wire.RaftResponse{}, wire.CodeInvalidRequest)
 		f("node1:7401", &wire.CommandRequest{Command: []byte{1, 99}}, &wire.CommandResponse{}, wire.CodeInvalidRequest)
 		var who wire.IntroduceResponse
 		f("node1:7401", &wire.IntroduceRequest{}, &who, wire.CodeOK)

@@ -176,8 +176,13 @@ func requestBuf(req Message) int {
 
 // unanswered reports whether req is one the broker does not respond to.
 func unanswered(req Message) bool {
-	p, ok := req.(*ProduceRequest)
-	return ok && p.Acks == 0
+	switch r := req.(type) {
+	case *ProduceRequest:
+		return r.Acks == 0
+	case *RaftRequest:
+		return !r.Answer
+	}
+	return false
 }
 
 // nextID returns a correlation number not in use; out.mu is held.

@@ -74,7 +74,7 @@ func messages(t testing.TB) []Message {
 		&RecoveryResponse{Lines: []string{"flights-0: kept 100 bytes", "flights-1: cut 7 bytes"}},
 		&IntroduceRequest{Node: 3, Incarnation: uuid},
 		&IntroduceResponse{Incarnation: uuid, Fresh: true},
-		&RaftRequest{Messages: [][]byte{{1, 2, 3}, {4}}},
+		&RaftRequest{Answer: true, Messages: [][]byte{{1, 2, 3}, {4}}},
 		&RaftResponse{},
 		&CommandRequest{Command: []byte{1, 7, 7}},
 		&CommandResponse{Offset: 41, Topic: 4711, First: 9001, Count: 1000},

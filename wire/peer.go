@@ -36,16 +36,17 @@ func (m *IntroduceResponse) Decode(r *Reader, _ Version) {
 // RaftRequest carries messages of Raft, in the order in which they were sent.
 // What they say is Raft's; they alias the request.
 type RaftRequest struct {
+	Answer   bool // a response is wanted: without, there is none
 	Messages [][]byte
 }
 
-// RaftResponse says that the messages were taken.
+// RaftResponse says that the messages were taken, and all before them.
 type RaftResponse struct{}
 
 func (*RaftRequest) API() API { return APIRaft }
 
 func (m *RaftRequest) AppendTo(dst []byte, _ Version) []byte {
-	dst = AppendCount(dst, len(m.Messages))
+	dst = AppendCount(AppendBool(dst, m.Answer), len(m.Messages))
 	for _, b := range m.Messages {
 		dst = AppendBytes(dst, b)
 	}
@@ -53,6 +54,7 @@ func (m *RaftRequest) AppendTo(dst []byte, _ Version) []byte {
 }
 
 func (m *RaftRequest) Decode(r *Reader, _ Version) {
+	m.Answer = r.Bool()
 	n := r.Count(1)
 	m.Messages = m.Messages[:0]
 	for range n {
