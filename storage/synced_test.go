@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/teralog/teralog/wire"
@@ -145,6 +146,39 @@ func TestTruncateDamaged(t *testing.T) {
 		if rep := again.Recovery(); again.View().End() != to+1 || len(rep.Damaged) != damaged {
 			t.Fatalf("truncated to %d: %v", to, rep)
 		}
+	}
+}
+
+// TestFindBehindDamage reads a batch whose index entry leads over a damaged one.
+func TestFindBehindDamage(t *testing.T) {
+	disk := NewMemFS(1)
+	l := newTestLog(t, disk, Options{})
+	if err := l.SetEpoch(0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 9 {
+		mustAppend(t, l, 1, together(t, 1, i, 100)...)
+	}
+	r, err := l.View().Find(4, 5, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Done()
+	end := closeLog(t, l)
+	if err := disk.FlipBit(logName(0), r.Off+20, 0); err != nil {
+		t.Fatal(err)
+	}
+	again := reopenClean(t, disk, Options{}, end)
+	for _, at := range []wire.Offset{0, 7, 5, 8} {
+		r, err := again.View().Find(at, at+1, 1)
+		if err != nil || r.Next != at+1 {
+			t.Fatalf("offset %d: %+v, %v", at, r, err)
+		}
+		r.Done()
+	}
+	var bad *CorruptRange
+	if _, err := again.View().Find(4, 9, 1); !errors.As(err, &bad) || bad.From != 4 || bad.To != 5 {
+		t.Fatalf("the damaged one: %v", err)
 	}
 }
 

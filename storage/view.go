@@ -173,8 +173,14 @@ func (v *View) findIn(f File, s *segment, x *tail, from, bound wire.Offset, maxB
 	}
 	defer w.close()
 	b, err := w.header()
-	for err == nil && b.NextOffset() <= from {
-		w.skip(b)
+	for {
+		if at := w.next; err == nil && b.NextOffset() <= from {
+			w.skip(b)
+		} else if errors.Is(err, wire.ErrCorrupt) && w.resync(from+1) {
+			v.home.damage.add(at, w.next) // before what is asked for
+		} else {
+			break
+		}
 		b, err = w.header()
 	}
 	if err != nil {
