@@ -129,6 +129,7 @@ func (p *Producer) enter(t *outTopic, r *Record, n int64, done func(Ack, error),
 	}
 	if l.idempotent && l.producer == wire.NoProducer && p.producer != wire.NoProducer {
 		l.adopt(p.producer, p.epoch)
+		fresh = true // what came before may go out now, and nobody has been told
 	}
 	if l.link == nil || l.needsID() {
 		if fresh {

@@ -76,6 +76,45 @@ func TestProduce(t *testing.T) {
 // half-deliver and swallow answers, to a broker that also refuses now and
 // then, and expects each record once and in order, and each acknowledged
 // offset to hold it; then reads them back through the same network.
+// TestIDArrivesWithARecord: the record that finds the producer id there before
+// the housekeeping does has what was waiting for it sent. Nobody else would: the
+// buffer may be full, so that no further record comes.
+func TestIDArrivesWithARecord(t *testing.T) {
+	bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {
+		var asked *wire.Call
+		b.onCall = func(c *wire.Call) bool {
+			if c.API == wire.APIInitProducer {
+				asked = c
+			}
+			return c.API == wire.APIInitProducer
+		}
+		p := newProducer(t, b.client(t), ProducerOptions{})
+		var acked atomic.Int32
+		give := func() {
+			t.Helper()
+			err := p.ProduceAsync(t.Context(), Record{Topic: "t", Value: []byte("v")}, func(_ Ack, err error) {
+				if err == nil {
+					acked.Add(1)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		give()
+		synctest.Wait()
+		p.mu.Lock()
+		p.producer, p.epoch = 77, 0 // as supply does, before it tells anybody
+		p.mu.Unlock()
+		give()
+		synctest.Wait()
+		if n := acked.Load(); n != 2 {
+			t.Errorf("%d of 2 records were sent", n)
+		}
+		asked.Reply(&wire.InitProducerResponse{Producer: 78})
+	})
+}
+
 func TestProduceLossy(t *testing.T) {
 	total := 100_000
 	if *long {
