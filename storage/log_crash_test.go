@@ -22,6 +22,7 @@ type crashRun struct {
 	l     *Log
 	at    string // the step under way
 	marks int
+	calm  bool // the script by which little is pending at any time
 
 	floor    wire.Offset    // flushed: whatever happens, the log reaches here
 	start    wire.Offset    // what the newest trim asked for
@@ -175,6 +176,10 @@ func (r *crashRun) run(judge func(disk *MemFS, sameBoot bool, how string)) {
 		}
 	})
 	defer r.fs.AfterOp(nil)
+	if r.calm {
+		r.calmScript()
+		return
+	}
 	r.script()
 }
 
@@ -296,6 +301,61 @@ func (r *crashRun) checkProducers(l *Log, branch []wire.Batch) error {
 		return fmt.Errorf("producers are\n%x, want\n%x", got, want)
 	}
 	return nil
+}
+
+// calmScript has every kind of step, each begun with little or nothing pending,
+// so that what a power cut can leave is judged whole after each operation.
+func (r *crashRun) calmScript() {
+	rest := func() {
+		r.flush()
+		r.checkpoint()
+	}
+	r.setEpoch(0)
+	r.append(2, 300)
+	rest()
+	r.append(1, 500)
+	r.checkpoint()
+	r.append(1, pageSize)
+	rest()
+	r.append(1, pageSize)
+	rest()
+	r.append(1, pageSize) // rolls
+	r.flush()
+	r.setEpoch(1)
+	r.checkpoint()
+	r.append(2, 200)
+	r.flush()
+	r.append(1, 200)
+	r.truncate(7)
+	r.setEpoch(2)
+	rest()
+	r.append(1, pageSize)
+	rest()
+	r.append(1, pageSize)
+	rest()
+	r.append(1, pageSize) // rolls
+	r.flush()
+	r.checkpoint()
+	r.append(1, pageSize)
+	rest()
+	r.retain()
+	r.reclaim(false)
+	r.checkpoint()
+	r.reclaim(true)
+	r.append(1, 300)
+}
+
+// TestEveryPowerCut is TestPowerCuts by another script: every subset of what was
+// not fsynced, after every operation, without exception.
+func TestEveryPowerCut(t *testing.T) {
+	t.Parallel()
+	r := newCrashRun(t, crashOptions)
+	r.calm = true
+	r.run(r.judge)
+	t.Logf("%d different disks after %d operations judged", r.judged, r.ops)
+	if r.sampled > 0 || r.judged < 1000 {
+		t.Fatalf("%d disks were judged, and not all there can be after %d operations", r.judged, r.sampled)
+	}
 }
 
 // TestPowerCuts stops a scripted run after every disk operation, with every
