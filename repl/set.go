@@ -196,9 +196,11 @@ func (s *Set) Close() map[*storage.Dir][]storage.CleanEnd {
 	ends := map[*storage.Dir][]storage.CleanEnd{}
 	s.whileWatching(func() {
 		for _, p := range all {
-			if p.close(errShutdown) == nil {
-				ends[p.dir.dir] = append(ends[p.dir.dir], p.cleanEnd)
+			if err := p.close(errShutdown); err != nil {
+				s.config.Log.Error("partition did not close cleanly", "topic", p.topic, "part", p.id.Partition, "err", err)
+				continue
 			}
+			ends[p.dir.dir] = append(ends[p.dir.dir], p.cleanEnd)
 		}
 		for _, d := range s.dirs {
 			d.join()

@@ -162,7 +162,7 @@ func (l *Log) checkpoint(snapshot bool) *Checkpoint {
 		l.epochs.dirty, l.epochs.trimmed = false, false
 	}
 	c.names, l.home.newNames = l.home.newNames, false
-	l.dirty = false
+	l.dirty, l.unheard = false, true
 	return c
 }
 
@@ -287,7 +287,7 @@ func (c *Checkpoint) writeSmall() error {
 // producer snapshots go: the newest two at or below the point stay, whatever
 // else is deleted.
 func (l *Log) Checkpointed(p Point) {
-	l.point, l.durableStart = p, p.Start
+	l.point, l.durableStart, l.unheard = p, p.Start, false
 	l.epochs.trim(p.Start)
 	if p.Snapshot == p.Offset && (len(l.snapshots) == 0 || l.snapshots[len(l.snapshots)-1] < p.Snapshot) {
 		l.snapshots = append(l.snapshots, p.Snapshot)
@@ -308,7 +308,7 @@ func (l *Log) Close() (CleanEnd, error) {
 	}
 	l.giveBack()
 	p := l.point
-	if l.dirty || p.Offset != l.tail.end {
+	if l.dirty || l.unheard || p.Offset != l.tail.end {
 		var err error
 		if p, err = l.checkpoint(l.unsnapped > 0).Run(); err != nil {
 			return CleanEnd{}, err

@@ -100,6 +100,7 @@ type Log struct {
 	broken error
 
 	dirty        bool          // something changed that the last recovery point does not say
+	unheard      bool          // what became of the last one is not known
 	unsnapped    int64         // bytes appended since the last producer snapshot
 	snapshots    []wire.Offset // the producer snapshots on disk, ascending
 	point        Point         // the newest one made

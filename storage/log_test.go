@@ -59,3 +59,33 @@ func TestAppendAndReopen(t *testing.T) {
 	f(Options{SegmentBytes: 10_000, IndexInterval: 100}, 500, 100)
 	f(Options{IndexInterval: 100}, 3000, 10)
 }
+
+// TestCloseBeforeThePointIsHeardOf closes logs whose newest recovery point was
+// made, and perhaps saved, but never came to their owner: the clean end is not
+// an older point, of which a lower start could come back, and not none.
+func TestCloseBeforeThePointIsHeardOf(t *testing.T) {
+	f := func(records, trim int, want wire.Offset) {
+		t.Helper()
+		l := newTestLog(t, NewMemFS(1), Options{})
+		for i := range records {
+			mustAppend(t, l, 5, maker{mark: i}.batch(t))
+		}
+		if trim > 0 {
+			mustPoint(t, l)
+			if err := l.Trim(wire.Offset(trim)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unheard, err := l.Checkpoint(at(1)).Run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		end, err := l.Close()
+		if err != nil || end.Point.ID != orders3 || end.Point.Offset != wire.Offset(records) || end.Point.Start != want || unheard.Start != want {
+			t.Errorf("%d records, trimmed to %d: closed with %+v, %v; made was %+v", records, trim, end.Point, err, unheard)
+		}
+	}
+	f(0, 0, 0)
+	f(10, 0, 0)
+	f(10, 5, 5)
+}
