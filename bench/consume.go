@@ -174,7 +174,7 @@ func (r *reader) each(ctx context.Context, f func(records, bytes int64) bool) er
 				return fmt.Errorf("%d records were read to the end of topic %q, which holds %d", r.read, r.topic, r.held)
 			}
 			r.read = 0
-			err = r.x.AssignTopic(ctx, r.topic, r.within)
+			err = r.x.AssignTopic(context.WithoutCancel(ctx), r.topic, r.within) // all of it or nothing, or the next pass is short
 		case err == nil:
 			r.read += int64(len(messages))
 			bytes := int64(0)
