@@ -273,7 +273,11 @@ func (c *Client) retry(ctx context.Context, f func(ctx context.Context) error) e
 			return nil
 		}
 		v := judge(err)
-		if !v.again || !sleep(ctx, c.back.after(n, v.wait, rand.Float64())) {
+		wait := c.back.after(n, v.wait, rand.Float64())
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= wait {
+			wait += time.Second // an attempt at the very end could come to nothing but doubt
+		}
+		if !v.again || !sleep(ctx, wait) {
 			if ctx.Err() != nil {
 				return fmt.Errorf("%w (last: %w)", context.Cause(ctx), err)
 			}
