@@ -281,7 +281,7 @@ func TestMetadataHangs(t *testing.T) {
 			began := time.Now()
 			created := goOn(c, &wire.CreateTopicRequest{Name: "u", Partitions: 1}, new(wire.CreateTopicResponse))
 			if stop {
-				do(t, c, &wire.MetadataRequest{}, new(wire.MetadataResponse)) // so it has arrived
+				synctest.Wait() // it hangs
 				err = l.stop()
 			} else {
 				err = <-l.ended
