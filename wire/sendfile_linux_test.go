@@ -317,9 +317,18 @@ func TestAim(t *testing.T) {
 func TestStormTCP(t *testing.T) {
 	l := newLoop(t, handlerFunc(scatter))
 	storm(t, func() *Conn { return l.dial(t) }, 200)
-	if s := l.client.Stats(); s.Live != 0 {
-		t.Errorf("%d buffers of the client are out", s.Live)
+	if n := left(l.client); n != 0 {
+		t.Errorf("%d buffers of the client are out", n)
 	}
+}
+
+// left returns how many buffers of p are out for good: a reader gives its buffer
+// up a moment after its last answer was read.
+func left(p *mem.Pool) int64 {
+	for deadline := time.Now().Add(10 * time.Second); p.Stats().Live > 0 && time.Now().Before(deadline); {
+		runtime.Gosched()
+	}
+	return int64(p.Stats().Live)
 }
 
 // TestLargeRequests sends frames of all sizes on one connection, so that the
@@ -368,11 +377,7 @@ func TestIdleSocketHoldsNothing(t *testing.T) {
 			}
 		}
 	}
-	// A reader gives its buffer up a moment after its last answer was read.
-	for deadline := time.Now().Add(10 * time.Second); l.pool.Stats().Live > 0 && time.Now().Before(deadline); {
-		runtime.Gosched()
-	}
-	if n := l.pool.Stats().Live; n != 0 {
+	if n := left(l.pool); n != 0 {
 		t.Errorf("20 idle connections hold %d buffers", n)
 	}
 	if n := l.client.Stats().Live; n != 0 {
