@@ -188,7 +188,8 @@ func (t *target) watch(d *display, name string, m *meter, s span) (stop func() [
 			case <-ticks.C:
 				lap()
 			case <-quit:
-				if time.Since(last.at) > time.Second/10 || len(all) == 0 {
+				// An end that is short is left out, unless something came in it.
+				if time.Since(last.at) > time.Second/10 || len(all) == 0 || m.records.Load() > records {
 					lap()
 				}
 				d.clear()
