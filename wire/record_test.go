@@ -326,7 +326,8 @@ func sameBothWays(t *testing.T, b Batch) {
 	if !sameRecords(quick, careful) {
 		t.Fatalf("%x: quickly %+v, carefully %+v", []byte(b), quick, careful)
 	}
-	if (qerr == nil) != (cerr == nil) || cerr != nil && !strings.HasSuffix(qerr.Error(), cerr.Error()) {
+	// What a codec says of damage is its own and may differ from call to call.
+	if (qerr == nil) != (cerr == nil) || cerr != nil && b.Codec() == None && !strings.HasSuffix(qerr.Error(), cerr.Error()) {
 		t.Fatalf("%x: quickly %v, carefully %v", []byte(b), qerr, cerr)
 	}
 }
