@@ -11,7 +11,7 @@ type candidate struct {
 
 // campaign begins an election, if the node may stand in one.
 func (n *Node) campaign(pre, transfer bool) {
-	if !n.electable() || n.vote.Term >= MaxTerm {
+	if !n.electable() {
 		return
 	}
 	c := &candidate{pre: pre, timeout: n.timeout(), votes: map[Peer]bool{}}
@@ -38,7 +38,7 @@ func (c *candidate) settled(*Node) bool { return false }
 func (c *candidate) tick(n *Node) {
 	if c.elapsed++; c.elapsed >= c.timeout {
 		n.becomeFollower(n.vote.Term, Peer{})
-		n.campaign(true, false)
+		n.stand()
 	}
 }
 

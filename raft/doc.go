@@ -26,7 +26,10 @@
 // of the voters goes through a joint membership, one at a time, none before an
 // entry of the leader's own term is committed. Elections go through a pre-vote,
 // voters stick to a leader they hear, a leader that hears no majority for an
-// election timeout steps down. Reads ask a majority first; there are no leases.
+// election timeout steps down. Voters stand; a learner does only after it had to
+// refuse a candidate because its own log is newer, and if it wins it leads until
+// an entry of its own is committed. Reads ask a majority first; there are no
+// leases.
 //
 // A member is a node id and an incarnation of its disk. A wiped node is a
 // stranger until it is added. A node that finds entries damaged that it may

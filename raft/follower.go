@@ -31,7 +31,7 @@ func (f *follower) tick(n *Node) {
 	}
 	f.elapsed, f.timeout = 0, n.timeout()
 	f.lead = Peer{}
-	n.campaign(true, false)
+	n.stand()
 }
 
 func (f *follower) step(n *Node, m *Message) {

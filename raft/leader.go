@@ -190,10 +190,11 @@ func (l *leader) advance(n *Node) {
 	}
 }
 
-// removed reports whether a membership without this node's vote is committed.
+// removed reports whether a membership without this node's vote is committed,
+// and an entry of its own: until then those who stay may need it.
 func (l *leader) removed(n *Node) bool {
 	now := n.log.config()
-	return now.index <= n.log.commit && !now.members.voter(n.c.Self)
+	return now.index <= n.log.commit && !now.members.voter(n.c.Self) && l.ownCommitted(n)
 }
 
 // flush writes what there is to send: many proposals become one append.

@@ -298,7 +298,8 @@ func (n *Node) stepNew(m *Message) bool {
 }
 
 func (n *Node) stepVote(m *Message) {
-	grant := n.damaged == 0 && n.log.newer(m.Index, m.LogTerm)
+	newer := n.log.newer(m.Index, m.LogTerm)
+	grant := n.damaged == 0 && newer
 	if m.Kind == PreVoteKind {
 		grant = grant && m.Term > n.vote.Term && !n.role.settled(n)
 		r := Message{Kind: PreVoteReply, Reject: !grant}
@@ -306,6 +307,9 @@ func (n *Node) stepVote(m *Message) {
 			r.Term = m.Term
 		}
 		n.reply(m, r)
+		if !newer {
+			n.standIn()
+		}
 		return
 	}
 	f, follows := n.role.(*follower)
@@ -318,6 +322,22 @@ func (n *Node) stepVote(m *Message) {
 		}
 	}
 	n.reply(m, Message{Kind: VoteReply, Reject: !grant})
+}
+
+// standIn lets a learner stand that has just refused a candidate because its own
+// log is newer. The candidate goes by a membership in which this node votes, and
+// may not get a majority without it, nor may anybody else without the candidate:
+//
+//	1, 2, 3 vote, 4 learns
+//	3 leads, appends the membership 3, 4, which nobody gets, and dies
+//	1 leads, appends an entry, which only 4 gets, and dies for good
+//	2 needs the vote of 3, whose log is newer; 3 needs that of 4, likewise
+//
+// Those who would vote for it go by its own membership; see leader.removed.
+func (n *Node) standIn() {
+	if _, follows := n.role.(*follower); follows && !n.role.settled(n) && !n.log.mayVote(n.c.Self) {
+		n.campaign(true, false)
+	}
 }
 
 // reply answers m, after what it depends on is durable.
@@ -358,11 +378,19 @@ func (n *Node) becomeFollower(t Term, lead Peer) {
 // stand at once.
 func (n *Node) timeout() int { return n.c.ElectionTicks + n.rand.IntN(n.c.ElectionTicks) }
 
-// electable reports whether the node may campaign. It has to, too, if only a
-// membership that is not known to be committed leaves it out: it may be the one
-// without whose longer log those who stay cannot get a majority.
+// electable reports whether the node may campaign: whoever wins has all that was
+// committed, member or not. Who stands by himself is another matter: see stand.
 func (n *Node) electable() bool {
-	return n.damaged == 0 && n.install == nil && n.log.mayVote(n.c.Self)
+	return n.damaged == 0 && n.install == nil && n.vote.Term < MaxTerm
+}
+
+// stand asks for pre-votes, since no leader is heard of. A voter does, also if
+// only a membership that is not known to be committed leaves it out: it may be
+// the one without whose longer log those who stay cannot get a majority.
+func (n *Node) stand() {
+	if n.log.mayVote(n.c.Self) {
+		n.campaign(true, false)
+	}
 }
 
 // mend ends the state of damage once the log again has all that this node can

@@ -76,7 +76,7 @@ func (s *stage) exec(c *script.Command) string {
 	case "log":
 		s.log(ids)
 	case "stand":
-		s.nodes[ids[0]].driver.node.campaign(true, false)
+		s.nodes[ids[0]].driver.node.stand()
 		s.turn(s.nodes[ids[0]])
 	case "tick":
 		for range ids[1] {
