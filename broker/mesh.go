@@ -38,8 +38,8 @@ type PeerAddr struct {
 
 func (p PeerAddr) String() string { return fmt.Sprintf("%d@%s", p.Node, p.Addr) }
 
-// A mesh is this node's links to all others, one each, on which the messages
-// that wait go out as one request. It is a raft.Transport.
+// A mesh is this node's links to all others, one each, on which messages that
+// are sent together go out as one request. It is a raft.Transport.
 type mesh struct {
 	node    wire.NodeID
 	cluster wire.UUID
@@ -54,18 +54,23 @@ func openMesh(node wire.NodeID, cluster wire.UUID, nodes []PeerAddr, dialer wire
 	m := &mesh{node: node, cluster: cluster, dialer: dialer, halt: halt, log: log, links: map[raft.NodeID]*link{}}
 	for _, n := range nodes {
 		if n.Node != node {
-			m.links[raft.NodeID(n.Node)] = &link{PeerAddr: n, m: m, wake: make(chan struct{}, 1), flight: make(chan struct{}, maxLinkFlight)}
+			m.links[raft.NodeID(n.Node)] = &link{PeerAddr: n, m: m, flight: make(chan struct{}, maxLinkFlight), full: make(chan struct{}, 1)}
 		}
 	}
 	return m
 }
 
-// Send is of raft.Transport.
+// Send is of raft.Transport. What the sockets take at once has left when it
+// returns, without a change of goroutine: a leader's entries are on their way
+// before it begins to make them durable itself.
 func (m *mesh) Send(ms []raft.Message) {
 	for i := range ms {
 		if l := m.links[ms[i].To.ID]; l != nil {
-			l.push(ms[i])
+			l.push(&ms[i])
 		}
+	}
+	for _, l := range m.links {
+		l.flush()
 	}
 }
 
@@ -99,31 +104,81 @@ func (m *mesh) dial(ctx context.Context, n PeerAddr) (*wire.Conn, error) {
 	return conn, nil
 }
 
-// A link carries messages to one other node.
+// A link carries messages to one other node. Who queues them sends them; its
+// goroutine connects, and goes on when too much was under way.
 type link struct {
 	PeerAddr
 	m      *mesh
-	wake   chan struct{}
 	flight chan struct{} // a token for each request not sent yet, or not answered
+	full   chan struct{} // holds one token if messages wait for one of flight
 
-	mu    sync.Mutex
-	queue []raft.Message
-	bytes int
-	conn  *wire.Conn // nil: not connected
+	mu      sync.Mutex
+	queue   []raft.Message
+	bytes   int
+	conn    *wire.Conn // nil: not connected
+	failed  chan error // why it is of no use any more
+	asked   time.Time  // when an answer was wanted last
+	scratch []byte     // encoded messages
 }
 
 // push queues a message, or drops it.
-func (l *link) push(m raft.Message) {
-	size := messageSize(&m)
+func (l *link) push(m *raft.Message) {
+	size := messageSize(m)
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	full := len(l.queue) >= maxLinkMessages || len(l.queue) > 0 && l.bytes+size > maxLinkBytes
 	if l.conn != nil && !full {
-		l.queue = append(l.queue, m)
+		l.queue = append(l.queue, *m)
 		l.bytes += size
 	}
-	l.mu.Unlock()
+}
+
+// flush sends what is queued, as far as there may be more under way. It does not
+// wait.
+func (l *link) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.queue) > 0 {
+		select {
+		case l.flight <- struct{}{}:
+			l.send(l.take())
+		default:
+			notify(l.full)
+			return
+		}
+	}
+}
+
+// send has these messages go out as one request, which holds a token of flight.
+// Raft answers by itself, so most requests want no answer; those that do find out
+// whether the connection still lives. l.mu is held.
+func (l *link) send(ms []raft.Message) {
+	req := &wire.RaftRequest{Answer: time.Since(l.asked) >= peerAsk}
+	if req.Answer {
+		l.asked = time.Now()
+	}
+	l.scratch = l.scratch[:0]
+	for i := range ms {
+		from := len(l.scratch)
+		l.scratch = raft.AppendMessage(l.scratch, &ms[i])
+		req.Messages = append(req.Messages, l.scratch[from:len(l.scratch):len(l.scratch)])
+	}
+	failed := l.failed
+	l.conn.Go(req, &wire.RaftResponse{}, func(err error) {
+		<-l.flight
+		if err != nil {
+			select {
+			case failed <- err:
+			default: // the first one is enough
+			}
+		}
+	})
+}
+
+// notify puts a token into a channel that holds one.
+func notify(c chan struct{}) {
 	select {
-	case l.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -136,10 +191,8 @@ func messageSize(m *raft.Message) int {
 	return n
 }
 
-// take returns the messages that go into one request.
+// take returns the messages that go into one request; l.mu is held.
 func (l *link) take() []raft.Message {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	n, size := 0, 0
 	for n < len(l.queue) {
 		one := messageSize(&l.queue[n])
@@ -166,9 +219,10 @@ func (l *link) connect(c *wire.Conn) {
 	defer l.mu.Unlock()
 	clear(l.queue)
 	l.conn, l.queue, l.bytes = c, l.queue[:0], 0
+	l.failed = make(chan error, 1)
 }
 
-// run keeps the link connected, and sends.
+// run keeps the link connected.
 func (l *link) run(ctx context.Context) {
 	down := false
 	for ctx.Err() == nil {
@@ -188,7 +242,7 @@ func (l *link) run(ctx context.Context) {
 		l.log().Info("connected to a peer")
 		down = false
 		l.connect(conn)
-		err = l.send(ctx, conn)
+		err = l.tend(ctx)
 		l.connect(nil)
 		conn.Close()
 		if ctx.Err() == nil {
@@ -199,47 +253,24 @@ func (l *link) run(ctx context.Context) {
 
 func (l *link) log() *slog.Logger { return l.m.log.With("peer", l.PeerAddr.String()) }
 
-// send sends until the connection ends, which it finds out by the next request
-// that wants an answer. Raft answers by itself, so most want none.
-func (l *link) send(ctx context.Context, conn *wire.Conn) error {
-	failed := make(chan error, 1)
-	var scratch []byte
-	var asked time.Time // when an answer was wanted last
+// tend goes on with what waits, until the connection ends.
+func (l *link) tend(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-failed:
+		case err := <-l.failed:
 			return err
-		case <-l.wake:
+		case <-l.full:
 		}
-		for ms := l.take(); len(ms) > 0; ms = l.take() {
-			select {
-			case l.flight <- struct{}{}:
-			case err := <-failed:
-				return err
-			case <-ctx.Done():
-				return nil
-			}
-			req := &wire.RaftRequest{Answer: time.Since(asked) >= peerAsk}
-			if req.Answer {
-				asked = time.Now()
-			}
-			scratch = scratch[:0]
-			for i := range ms {
-				from := len(scratch)
-				scratch = raft.AppendMessage(scratch, &ms[i])
-				req.Messages = append(req.Messages, scratch[from:len(scratch):len(scratch)])
-			}
-			conn.Go(req, &wire.RaftResponse{}, func(err error) {
-				<-l.flight
-				if err != nil {
-					select {
-					case failed <- err:
-					default:
-					}
-				}
-			})
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-l.failed:
+			return err
+		case l.flight <- struct{}{}: // now there is room
+			<-l.flight
+			l.flush()
 		}
 	}
 }

@@ -10,7 +10,8 @@ type leader struct {
 	beat      int  // ticks since the last heartbeats
 	beats     bool // heartbeats are due
 
-	uncommitted int // bytes of the entries behind the commit index
+	uncommitted int   // bytes of the entries behind the commit index
+	noted       Index // the commit index at the last flush
 
 	transfer Peer // to whom leadership is being handed; nobody
 	told     bool // that one was told to campaign
@@ -197,10 +198,17 @@ func (l *leader) removed(n *Node) bool {
 	return now.index <= n.log.commit && !now.members.voter(n.c.Self) && l.ownCommitted(n)
 }
 
-// flush writes what there is to send: many proposals become one append.
+// flush writes what there is to send: many proposals become one append. What was
+// committed since the last flush the followers learn with the next entries, or by
+// the next flush if there are none: the answer to a proposal often brings another
+// one, and they need not be told twice.
 func (l *leader) flush(n *Node) {
 	if l.reads.begin(n, l) {
 		l.beats = true
+	}
+	leaves := l.removed(n)
+	if leaves {
+		l.noted = n.log.commit // there is no next time
 	}
 	for _, p := range n.log.config().all {
 		if f := l.followers[p]; f != nil {
@@ -210,8 +218,8 @@ func (l *leader) flush(n *Node) {
 			l.send(n, p, f)
 		}
 	}
-	l.beats = false
-	if l.removed(n) {
+	l.beats, l.noted = false, n.log.commit
+	if leaves {
 		n.becomeFollower(n.vote.Term, Peer{})
 	}
 }
@@ -224,7 +232,7 @@ func (l *leader) send(n *Node, p Peer, f *progress) {
 			break
 		}
 		entries := n.log.between(f.next, n.log.last(), n.c.MaxAppendBytes)
-		if len(entries) == 0 && f.mode == replicating && f.told >= n.log.commit {
+		if len(entries) == 0 && f.mode == replicating && (f.told >= n.log.commit || l.noted < n.log.commit) {
 			break
 		}
 		n.lead(p, Message{Kind: AppendKind, Index: f.next - 1, LogTerm: prev, Entries: entries, Commit: n.log.commit, Round: f.era})
