@@ -21,10 +21,12 @@ func (r *recovery) cutAt(i int, why error) error {
 	if err != nil {
 		return err
 	}
-	r.report.Reason = why.Error()
-	if zeros && i+1 == len(r.found) {
-		r.report.Zeros = size - r.tail.size
-	} else {
+	switch {
+	case zeros && i+1 == len(r.found) && r.o.Synced: // it was allocated ahead
+	case zeros && i+1 == len(r.found):
+		r.report.Reason, r.report.Zeros = why.Error(), size-r.tail.size
+	default:
+		r.report.Reason = why.Error()
 		r.report.CutAt = r.tail.end
 		if err := r.quarantine(r.file, r.tail.size, size, r.tail.end); err != nil {
 			return err

@@ -104,7 +104,8 @@
 //     order, epoch order.
 //  4. Bad bytes above the point are a torn tail: copied into quarantine, later
 //     segments removed, last one first, the file cut, fsynced. Zeros at the end
-//     are removed and not kept. In an always-synced log bad bytes are damage
+//     are removed and not kept; in an always-synced log they are space that was
+//     allocated ahead. In an always-synced log bad bytes are damage
 //     instead, if a good batch behind them was appended after a flush that
 //     covered them (synced.go).
 //  5. Bad or missing bytes below the point are damage. Nothing is cut: the range

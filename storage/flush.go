@@ -306,7 +306,9 @@ func (l *Log) Close() (CleanEnd, error) {
 	if l.broken != nil {
 		return CleanEnd{}, l.broken
 	}
-	l.giveBack()
+	if err := l.giveBack(); err != nil {
+		return CleanEnd{}, err
+	}
 	p := l.point
 	if l.dirty || l.unheard || p.Offset != l.tail.end {
 		var err error

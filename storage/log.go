@@ -180,21 +180,35 @@ func (l *Log) begin(base wire.Offset) error {
 // not before a file has shown that it grows: that makes each write cheaper and
 // keeps the file in one piece. Where there is no room for a step, or the file
 // system has no such call, writes take their space as they go.
+//
+// The file of an always-synced log takes the length of its space at once, zeros:
+// an fsync after each write would else have to write a new length, too.
 func (l *Log) reach(end int64) {
 	step := l.o.SegmentBytes / aheadParts
 	if end <= l.ahead || l.tail.size < step {
 		return
 	}
 	l.ahead = end + step
-	l.file.Allocate(l.tail.size, l.ahead-l.tail.size)
+	if l.file.Allocate(l.tail.size, l.ahead-l.tail.size) == nil && l.o.Synced {
+		l.file.Truncate(l.ahead)
+	}
 }
 
-// giveBack frees what reach allocated and no write used.
-func (l *Log) giveBack() {
+// giveBack frees what reach allocated and no write used. To leave it is no harm,
+// but a file that has grown must end with its last batch before another one
+// follows it: what is bad behind that would be judged by what follows.
+func (l *Log) giveBack() error {
 	if l.ahead > l.tail.size {
-		l.file.Truncate(l.tail.size) // what is left allocated is no harm
+		err := l.file.Truncate(l.tail.size)
+		if err == nil && l.o.Synced {
+			err = syncFile(l.file)
+		}
+		if err != nil && l.o.Synced {
+			return err
+		}
 	}
 	l.ahead = 0
+	return nil
 }
 
 // aheadParts is the part of a segment that is allocated at a time: 16 MiB of
@@ -436,7 +450,9 @@ func (l *Log) undo(to wire.Offset, err error) error {
 // roll seals the active segment and begins the next at the log's end.
 func (l *Log) roll() error {
 	old, t := l.active, l.tail
-	l.giveBack()
+	if err := l.giveBack(); err != nil {
+		return fmt.Errorf("roll at offset %d: %w", t.end, err)
+	}
 	if err := l.begin(t.end); err != nil {
 		return fmt.Errorf("roll at offset %d: %w", t.end, diskFull(err))
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/teralog/teralog/wire"
 )
@@ -35,7 +36,7 @@ func together(t testing.TB, n, mark, size int) []wire.Batch {
 // log wait for one flush, whatever pages of them the disk kept: what is bad is a
 // torn tail, never damage, and all that was flushed before is there.
 func TestSyncedTogether(t *testing.T) {
-	for _, o := range []Options{{Synced: true}, {Synced: true, SegmentBytes: 9000}} {
+	for _, o := range []Options{{Synced: true}, {Synced: true, SegmentBytes: 16000}} {
 		disk := NewMemFS(1)
 		l := newTestLog(t, disk, o)
 		if err := l.SetEpoch(0); err != nil {
@@ -45,7 +46,7 @@ func TestSyncedTogether(t *testing.T) {
 		if _, err := l.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		mustAppend(t, l, 1, together(t, 4, 10, 3000)...)
+		mustAppend(t, l, 1, together(t, 8, 10, 3000)...)
 		torn := 0
 		for name, crashed := range disk.Crashes(2000) {
 			again := reopen(t, crashed, o, nil)
@@ -59,6 +60,83 @@ func TestSyncedTogether(t *testing.T) {
 		}
 		if torn == 0 {
 			t.Fatal("no crash kept a later batch without an earlier one")
+		}
+	}
+}
+
+// TestSyncedAhead: the file of an always-synced log has the length of the space
+// allocated ahead, so that it seldom changes. Whatever a crash leaves of that, it
+// is neither damage nor torn, and a sealed or closed file ends with its batches.
+func TestSyncedAhead(t *testing.T) {
+	const step = 4 * pageSize
+	o := Options{Synced: true, SegmentBytes: aheadParts * step, SegmentAge: time.Hour}
+	disk := NewMemFS(1)
+	l := newTestLog(t, disk, o)
+	if err := l.SetEpoch(0); err != nil {
+		t.Fatal(err)
+	}
+	one := func(now int64) {
+		mustAppend(t, l, now, together(t, 1, 7, 500)...)
+		if _, err := l.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size := func(fs FS, name string) int64 {
+		e, err := fs.Stat(logDir + "/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Size
+	}
+	first, second := "00000000000000000000.log", "00000000000000000100.log"
+	lengths := 0
+	for n := range int64(100) {
+		before := size(disk, first)
+		one(1)
+		if size(disk, first) != before {
+			lengths++
+		}
+		if n%30 == 29 {
+			mustAppend(t, l, 1, together(t, 3, 10, 3000)[:1]...)
+			for name, crashed := range disk.Crashes(200) {
+				again := reopen(t, crashed, o, nil)
+				r := again.Recovery()
+				if r.Zeros > 0 || len(r.Damaged) > 0 || r.End != wire.Offset(n+1) && r.End != wire.Offset(n+2) || size(crashed, first) != again.tail.size {
+					t.Fatalf("%s after %d batches: %v; a file of %d bytes, a log of %d", name, n+1, r, size(crashed, first), again.tail.size)
+				}
+			}
+			if err := l.Truncate(wire.Offset(n + 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	most := int(l.tail.size)/step + 1 + step/500 + 2*3 // steps, the first one without, and what the cuts undid
+	if lengths > most {
+		t.Fatalf("%d lengths for %d bytes; at most %d", lengths, l.tail.size, most)
+	}
+	if size(disk, first) == l.tail.size {
+		t.Fatal("nothing lies ahead")
+	}
+
+	whole := l.tail.size
+	one(2 * time.Hour.Milliseconds())
+	for name, crashed := range disk.Crashes(200) {
+		if n := size(crashed, first); n != whole {
+			t.Fatalf("%s: a sealed file of %d bytes, the log had %d", name, n, whole)
+		}
+		if r := reopen(t, crashed, o, nil).Recovery(); r.End != 101 || r.Cut > 0 {
+			t.Fatalf("%s: %v", name, r)
+		}
+	}
+	for l.tail.size < 2*step {
+		one(2 * time.Hour.Milliseconds())
+	}
+	whole = l.tail.size
+	end := closeLog(t, l)
+	for name, crashed := range disk.Crashes(200) {
+		r := reopenClean(t, crashed, o, end).Recovery()
+		if n := size(crashed, second); n != whole || !r.Clean {
+			t.Fatalf("%s: a closed file of %d bytes, the log had %d: %v", name, n, whole, r)
 		}
 	}
 }
