@@ -37,6 +37,9 @@ type peers struct {
 	stop   context.CancelFunc
 	loops  sync.WaitGroup
 
+	leave  context.CancelFunc // ends the turning of coord; nil: it has not begun
+	turned chan struct{}      // closed when it has ended
+
 	mu    sync.Mutex
 	coord *coord.Coord // nil: not open yet
 }
@@ -79,11 +82,22 @@ func (p *peers) run(c *coord.Coord) {
 	p.mu.Lock()
 	p.coord = c
 	p.mu.Unlock()
-	p.loop(func() { p.b.report(c.Run(p.ctx)) })
+	var ctx context.Context
+	ctx, p.leave = context.WithCancel(p.ctx)
+	p.turned = make(chan struct{})
+	p.loop(func() {
+		defer close(p.turned)
+		p.b.report(c.Run(ctx))
+	})
 }
 
-// close ends it all and waits for it.
+// close ends it all and waits for it: first the metadata, which may have to hand
+// over leadership, then the links.
 func (p *peers) close() {
+	if p.leave != nil {
+		p.leave()
+		<-p.turned
+	}
 	p.stop()
 	p.server.Shutdown(p.ctx) // nobody waits for answers any more
 	p.loops.Wait()

@@ -223,6 +223,49 @@ func TestThreeNodes(t *testing.T) {
 	})
 }
 
+// TestHandOver stops the node that leads: before it has gone another one leads,
+// though the shortest election timeout has not passed. If nobody is left to take
+// over, it does not wait for ever.
+func TestHandOver(t *testing.T) {
+	const shortest = 500 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		c := newTrio(t)
+		c.start(0, 1, 2)
+		c.do(0, newTopic("a"))
+		for range 5 {
+			first := c.leader()
+			began := time.Now()
+			c.stop(first)
+			synctest.Wait()
+			for i, m := range c.members {
+				if m != nil && m.b.coord.Status().Leader.ID == 0 {
+					t.Fatalf("node %d left, and node %d knows no leader", first+1, i+1)
+				}
+			}
+			if next := c.leader(); next == first || time.Since(began) >= shortest {
+				t.Fatalf("node %d leads %v after node %d was stopped", next+1, time.Since(began), first+1)
+			}
+			c.start(first)
+			c.do(first, coord.Barrier{})
+		}
+		last := c.leader()
+		for i := range c.members {
+			if i != last {
+				c.stop(i)
+			}
+		}
+		if c.members[last].b.coord.Status().Leads {
+			began := time.Now()
+			c.stop(last)
+			if took := time.Since(began); took > 2*shortest {
+				t.Fatalf("a stop took %v, with nobody to take over", took)
+			}
+		} else {
+			t.Fatal("the last node gave up at once")
+		}
+	})
+}
+
 // TestFounderWiped loses the disk of the node that founded the cluster. It must
 // not found another one; it waits, a stranger to the two that go on.
 func TestFounderWiped(t *testing.T) {

@@ -58,6 +58,21 @@ func (c *Coord) SubmitHere(cmd Command, done func(Result, error)) {
 	c.push(task{cmd: cmd, done: done, here: true})
 }
 
+// handsOver reports whether another node is still to take over leadership from
+// this one, which stops. It is not waited for longer than Raft tries.
+func (c *Coord) handsOver() bool {
+	s := c.loop.driver.Status()
+	if c.o.Cluster == nil || !s.Leads {
+		return false
+	}
+	if !c.loop.leaves {
+		c.loop.leaves = true
+		c.loop.driver.Transfer(raft.Peer{}, func(raft.Index, error) {})
+		return true // the next turn begins it, or not
+	}
+	return s.Successor != raft.Peer{}
+}
+
 // forward hands a command on to the node that leads.
 func (c *Coord) forward(s raft.Status, t task) {
 	cmd := t.cmd

@@ -66,6 +66,7 @@ type Coord struct {
 		lost   []answer  // of an entry of which nobody knows what becomes of it
 
 		awaited []answer      // decided by other nodes, not shown by the image yet
+		leaves  bool          // leadership was offered to others
 		block   producerBlock // ids to give out
 		err     error         // final
 	}

@@ -13,7 +13,9 @@ const (
 	loneTick = time.Second
 )
 
-// Run turns the Coord until ctx is done and every command taken is answered.
+// Run turns the Coord until ctx is done and every command taken is answered. If
+// other nodes keep the metadata, too, and this one leads, it hands that over, if
+// one of them takes it within an election timeout.
 // An error wraps ErrFailed: the process must end.
 func (c *Coord) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, c.stop)()
@@ -30,7 +32,7 @@ func (c *Coord) Run(ctx context.Context) error {
 			return err
 		case worked:
 			c.loop.driver.Wake() // there may be more; but the ticker has its chance
-		case stops:
+		case stops && !c.handsOver():
 			return nil
 		}
 		select {

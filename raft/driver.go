@@ -165,8 +165,8 @@ func (d *Driver) Read(done func(Index, error)) {
 	})
 }
 
-// Transfer begins to hand leadership to another voter; done says whether it has
-// begun.
+// Transfer begins to hand leadership to another voter, the zero Peer: to the
+// fittest. done says whether it has begun; Status shows for how long.
 func (d *Driver) Transfer(to Peer, done func(Index, error)) {
 	d.call(0, done, func() { done(0, d.node.Transfer(to)) })
 }

@@ -147,6 +147,9 @@ func (l *leader) change(n *Node, voters, learners []Peer) (Index, Term, error) {
 }
 
 func (l *leader) transferTo(n *Node, to Peer) error {
+	if to == (Peer{}) {
+		to = l.fittest(n)
+	}
 	if l.followers[to] == nil || !n.log.config().members.voter(to) {
 		return fmt.Errorf("%w: %v is no other voter", ErrMembers, to)
 	}
@@ -155,6 +158,21 @@ func (l *leader) transferTo(n *Node, to Peer) error {
 	}
 	l.transfer, l.told, l.elapsed = to, false, 0
 	return nil
+}
+
+// fittest returns the other voter that can lead soonest, nobody if there is none.
+func (l *leader) fittest(n *Node) (best Peer) {
+	for _, p := range n.log.config().all {
+		f := l.followers[p]
+		if f == nil || !n.log.config().members.voter(p) {
+			continue
+		}
+		b := l.followers[best]
+		if b == nil || f.active && !b.active || f.active == b.active && l.held(n, p) > l.held(n, best) {
+			best = p
+		}
+	}
+	return best
 }
 
 // held returns up to where a member holds the leader's log durably.

@@ -152,15 +152,20 @@ type Status struct {
 	Applied   Index
 	Snapshot  Index
 	Members   Members // the newest in the log, committed or not
+	Successor Peer    // to whom leadership is being handed; the zero Peer: to nobody
 	Damaged   bool    // it decides nothing until a leader has mended its log
 	Dropped   uint64  // messages of strangers, since the start
 }
 
 // Status returns where the node stands.
 func (n *Node) Status() Status {
-	_, leads := n.role.(*leader)
+	l, leads := n.role.(*leader)
+	var successor Peer
+	if leads {
+		successor = l.transfer
+	}
 	return Status{
-		Term: n.vote.Term, Leader: n.role.leader(n), Leads: leads,
+		Term: n.vote.Term, Leader: n.role.leader(n), Leads: leads, Successor: successor,
 		Last: n.log.last(), Committed: n.log.commit, Applied: n.log.applied, Snapshot: n.log.snapshot.Index,
 		Members: n.log.config().members, Damaged: n.damaged > 0, Dropped: n.dropped,
 	}
@@ -202,7 +207,8 @@ func (n *Node) Read(ticket uint64) error {
 }
 
 // Transfer hands leadership to another voter, which campaigns as soon as it has
-// the whole log. It is given up after an election timeout.
+// the whole log; the zero Peer stands for the one who holds most of it, and is
+// heard. It is given up after an election timeout.
 func (n *Node) Transfer(to Peer) error {
 	l, ok := n.role.(*leader)
 	if !ok {

@@ -93,7 +93,11 @@ func (s *stage) exec(c *script.Command) string {
 		s.nodes[ids[0]].driver.Change(s.peers(c.Key("voters", "")), s.peers(c.Key("learners", "")), s.answer("change"))
 		s.turn(s.nodes[ids[0]])
 	case "transfer":
-		s.nodes[ids[0]].driver.Transfer(s.nodes[ids[1]].self, func(_ Index, err error) { s.say("transfer: %v", err) })
+		var to Peer
+		if len(ids) > 1 {
+			to = s.nodes[ids[1]].self
+		}
+		s.nodes[ids[0]].driver.Transfer(to, func(_ Index, err error) { s.say("transfer: %v", err) })
 		s.turn(s.nodes[ids[0]])
 	case "reach": // the first is heard by, and hears, the others only
 		for _, other := range s.order {

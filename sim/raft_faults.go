@@ -174,8 +174,13 @@ func (m *member) damage(n int) {
 	m.start()
 }
 
+// transfer hands leadership over; to itself means to the fittest.
 func (m *member) transfer(to int) {
-	m.driver.Transfer(m.q.members[to-1].self, func(_ raft.Index, err error) {
+	peer := m.q.members[to-1].self
+	if peer == m.self {
+		peer = raft.Peer{}
+	}
+	m.driver.Transfer(peer, func(_ raft.Index, err error) {
 		if err == nil {
 			m.q.count("transfer")
 		}
