@@ -63,7 +63,7 @@ func VerifyPath(w io.Writer, fs FS, path string) (damaged int, err error) {
 
 // A line is one thing found; which fields are set goes by Kind.
 type line struct {
-	Kind      string       `json:"kind"` // partition segment batch record index epoch producers damage end
+	Kind      string       `json:"kind"` // partition segment batch record index epoch producers ahead damage end
 	File      string       `json:"file,omitempty"`
 	Position  *int64       `json:"position,omitempty"` // in File, bytes
 	Bytes     int64        `json:"bytes,omitempty"`
@@ -222,6 +222,9 @@ func (d *inspector) segment(name string, size int64) (tail, error) {
 	defer w.close()
 	for whole := true; ; {
 		b, err := w.batch()
+		if errors.Is(err, wire.ErrCorrupt) && d.ahead(f, name, w.pos, size) {
+			err = io.EOF
+		}
 		switch {
 		case err == io.EOF:
 			d.next = w.next
@@ -247,6 +250,20 @@ func (d *inspector) segment(name string, size int64) (tail, error) {
 			w.skip(b)
 		}
 	}
+}
+
+// ahead reports whether all that stands from pos on is space that the metadata log
+// has allocated ahead: it gives that back when it ends or begins another file.
+func (d *inspector) ahead(f File, name string, pos, size int64) bool {
+	if d.id.Topic != wire.MetadataTopic {
+		return false
+	}
+	zeros, err := onlyZeros(f, pos, size)
+	if err != nil || !zeros {
+		return false
+	}
+	d.show(line{Kind: "ahead", File: path.Base(name), Position: &pos})
+	return true
 }
 
 func (d *inspector) damageAt(name string, pos int64, due wire.Offset, err error) {
@@ -446,6 +463,8 @@ func (p textPrinter) print(l line) {
 		fmt.Fprintf(p.w, "  leader epoch %d from offset %d\n", *l.Epoch, *l.Offset)
 	case "producers":
 		fmt.Fprintf(p.w, "  %s: %d producers\n", l.File, l.Count)
+	case "ahead":
+		fmt.Fprintf(p.w, "  %s: from byte %d on allocated ahead\n", l.File, *l.Position)
 	case "damage":
 		fmt.Fprintf(p.w, "%s: byte %d: DAMAGED: %s\n", l.File, *l.Position, l.Problem)
 	case "end":

@@ -176,6 +176,52 @@ func TestVerifyPath(t *testing.T) {
 	}
 }
 
+// TestVerifyAhead: what the metadata log has allocated ahead is no damage, whatever
+// follows it is, and of another log zeros are.
+func TestVerifyAhead(t *testing.T) {
+	f := func(topic wire.TopicID, behind string, want int) {
+		t.Helper()
+		fs, id := NewMemFS(1), wire.PartitionID{Topic: topic}
+		if err := fs.Mkdir(logDir); err != nil {
+			t.Fatal(err)
+		}
+		l, err := createLog(fs, logDir, "log", id, Options{Synced: true, SegmentBytes: aheadParts * 100}, nil, at(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := wire.NewBuilder(wire.BuilderOptions{Topic: topic})
+		for range 2 {
+			b.Add(1, nil, make([]byte, 100), nil)
+			buf, err := b.Build()
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustAppend(t, l, 1, wire.Batch(buf.B))
+		}
+		if err := writeManifest(fs, logDir, manifest{topic: "__metadata", id: id}); err != nil {
+			t.Fatal(err)
+		}
+		file, err := fs.Open(logName(0), ReadWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if size, _ := file.Size(); size <= l.tail.size {
+			t.Fatal("nothing lies ahead")
+		}
+		if _, err := file.WriteAt([]byte(behind), l.tail.size+50); err != nil {
+			t.Fatal(err)
+		}
+		var said bytes.Buffer
+		if n, err := VerifyPath(&said, fs, logDir); n != want || err != nil {
+			t.Fatalf("%d problems, %v\n%s", n, err, &said)
+		}
+	}
+
+	f(wire.MetadataTopic, "", 0)
+	f(wire.MetadataTopic, "x", 1)
+	f(wire.MetadataTopic+1, "", 1)
+}
+
 // TestDumpJSON: one object a line, bytes that are no text in base64.
 func TestDumpJSON(t *testing.T) {
 	fs, _, _ := golden(t, Options{}, 2)
