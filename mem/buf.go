@@ -32,6 +32,9 @@ func (b *Buf) Retain() *Buf {
 	return b
 }
 
+// Shared reports whether there are other references than the caller's.
+func (b *Buf) Shared() bool { return b.refs.Load() > 1 }
+
 // Release gives up one reference; with the last one the memory may be
 // another's at once, so neither b nor a slice of b.B may be touched again.
 func (b *Buf) Release() {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -716,4 +717,101 @@ func TestStorm(t *testing.T) {
 		b.net.SetDelay(300 * time.Microsecond)
 		storm(t, b.dial, 300)
 	})
+}
+
+// TestHeld sends requests whose batches lie in buffers of their own among such
+// as are copied, over a network that takes a little at a time, and expects
+// the same bytes either way; and all buffers back in the end.
+func TestHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := fakeServer(t)
+		pool := mem.NewPool("held")
+		want := sendHeld(c, pool, 60)
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%v; what arrived is right: %v", err, bytes.Equal(got, want))
+		}
+		synctest.Wait()
+		if n := pool.Stats().Live; n != 0 {
+			t.Errorf("%d buffers are held after all was sent", n)
+		}
+
+		// One that fails midway and one that never leaves give theirs back too.
+		for range 2 {
+			b := pool.Get(3 * memWindow)
+			c.Go(&ProduceRequest{Acks: 1, Batches: []Batch{b.B}, Held: []*mem.Buf{b}}, &ProduceResponse{}, func(error) {})
+			b.Release()
+		}
+		synctest.Wait()
+		if n := pool.Stats().Live; n != 2 {
+			t.Errorf("%d buffers are held by two requests", n)
+		}
+		s.Close()
+		synctest.Wait()
+		if n := pool.Stats().Live; n != 0 {
+			t.Errorf("%d buffers are held by a connection that has failed", n)
+		}
+	})
+}
+
+// sendHeld sends requests of both kinds and returns what should arrive.
+func sendHeld(c *Conn, pool *mem.Pool, requests int) (want []byte) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	send := func(req *ProduceRequest) {
+		want = append(want, requestFrame(APIProduce, 0, c.last+1, req)...)
+		c.Go(req, &ProduceResponse{}, func(error) {})
+	}
+	for n := range requests {
+		req := &ProduceRequest{Acks: 1, TimeoutMillis: uint32(n)}
+		for range 1 + rnd.IntN(2*maxParts) {
+			b := pool.Get(HeaderSize + rnd.IntN(memWindow/4))
+			for i := range b.B {
+				b.B[i] = byte(rnd.Uint32())
+			}
+			req.Batches, req.Held = append(req.Batches, b.B), append(req.Held, b)
+		}
+		held := req.Held
+		if n%3 == 0 {
+			req.Held = nil
+		}
+		send(req)
+		if n%7 == 0 {
+			send(&ProduceRequest{Acks: 1})
+		}
+		for _, b := range held {
+			b.Release()
+		}
+	}
+	return want
+}
+
+// TestHeldSocket is TestHeld over sockets of the system that hold little, so
+// that writes of several buffers end anywhere in them.
+func TestHeldSocket(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, 64<<10) })
+	}}
+	nc, err := d.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newConn(nc, DialOptions{Pool: dialPool, MaxInFlight: 100, SendTimeout: time.Minute, Silence: time.Minute, MaxResponse: 1 << 20})
+	c.versions[APIProduce] = 0
+	pool := mem.NewPool("held")
+	want := sendHeld(c, pool, 10)
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("%v; what arrived is right: %v", err, bytes.Equal(got, want))
+	}
+	c.Close()
+	s.Close()
 }

@@ -108,21 +108,22 @@ func (x *exchange) fail(err error) {
 // reading turn for a goroutine. With an error x was not registered and gave
 // up its slot; a Do's x is freed.
 func (c *Conn) begin(x *exchange, req Message) (read bool, err error) {
-	b, err := c.encode(x, req)
+	p, err := c.encode(x, req)
 	if err != nil {
 		return false, c.refuse(x, err)
 	}
-	silent := unanswered(req)
 	c.out.mu.Lock()
 	if err := c.out.err; err != nil {
 		c.out.mu.Unlock()
-		b.Release()
+		p.release()
 		return false, c.refuse(x, err)
 	}
-	x.id, x.left, x.waits, x.orphan, x.ended = c.nextID(silent), false, false, false, false
+	p.id = c.nextID(p.silent)
+	x.id, x.left, x.waits, x.orphan, x.ended = p.id, false, false, false, false
 	c.calls[x.id] = x
-	putRequestHeader(b.B, requestHeader{api: req.API(), version: x.version, correlation: x.id})
-	send := c.out.pushLocked(parcel{buf: b, request: x, id: x.id, silent: silent})
+	putCorrelation(p.buf.B, x.id)
+	silent := p.silent
+	send := c.out.pushLocked(p)
 	if x.isGo() && !silent && !c.reading {
 		c.takeReading()
 		read = true
@@ -145,21 +146,34 @@ func (c *Conn) refuse(x *exchange, err error) error {
 	return fmt.Errorf("%w: %w", ErrNotSent, err)
 }
 
-// encode returns the request frame, its header not yet filled in.
-func (c *Conn) encode(x *exchange, req Message) (*mem.Buf, error) {
+// encode returns the request frame, its correlation not yet filled in.
+func (c *Conn) encode(x *exchange, req Message) (parcel, error) {
 	v := c.versions[req.API()]
 	if v == noVersion {
-		return nil, Errorf(CodeUnsupportedVersion, "the broker speaks no version of %v that we do", req.API())
+		return parcel{}, Errorf(CodeUnsupportedVersion, "the broker speaks no version of %v that we do", req.API())
 	}
 	x.version = Version(v)
-	b := c.pool.Get(requestBuf(req))
-	b.B = req.AppendTo(b.B[:requestLen], x.version)
-	if most := c.hello.MaxFrame; most > 0 && uint64(len(b.B)-sizeLen) > uint64(most) {
-		n := len(b.B) - sizeLen
-		b.Release()
-		return nil, Errorf(CodeTooLarge, "request of %d bytes, the broker takes %d", n, most)
+	p := parcel{request: x, silent: unanswered(req)}
+	rest := 0
+	if m, ok := req.(*ProduceRequest); ok && len(m.Held) > 0 {
+		p.buf = c.pool.Get(requestLen + m.headLen())
+		p.buf.B = m.appendHead(p.buf.B[:requestLen])
+		p.tail = make([]*mem.Buf, 0, len(m.Held))
+		for _, b := range m.Held {
+			rest += len(b.B)
+			p.tail = append(p.tail, b.Retain())
+		}
+	} else {
+		p.buf = c.pool.Get(requestBuf(req))
+		p.buf.B = req.AppendTo(p.buf.B[:requestLen], x.version)
 	}
-	return b, nil
+	n := len(p.buf.B) - sizeLen + rest
+	if most := c.hello.MaxFrame; most > 0 && uint64(n) > uint64(most) {
+		p.release()
+		return parcel{}, Errorf(CodeTooLarge, "request of %d bytes, the broker takes %d", n, most)
+	}
+	putRequestHeader(p.buf.B, requestHeader{api: req.API(), version: x.version}, rest)
+	return p, nil
 }
 
 // requestBuf returns the size of the buffer to encode req into; a request that

@@ -33,14 +33,18 @@ type requestHeader struct {
 	flags       uint32
 }
 
-func putRequestHeader(frame []byte, h requestHeader) {
+// putRequestHeader fills in the header of a request whose first part is frame
+// and which rest bytes from elsewhere follow.
+func putRequestHeader(frame []byte, h requestHeader, rest int) {
 	le := binary.LittleEndian
-	le.PutUint32(frame, uint32(len(frame)-sizeLen))
+	le.PutUint32(frame, uint32(len(frame)-sizeLen+rest))
 	le.PutUint16(frame[4:], uint16(h.api))
 	le.PutUint16(frame[6:], uint16(h.version))
-	le.PutUint32(frame[8:], h.correlation)
+	putCorrelation(frame, h.correlation)
 	le.PutUint32(frame[12:], h.flags)
 }
+
+func putCorrelation(frame []byte, id uint32) { binary.LittleEndian.PutUint32(frame[8:], id) }
 
 func parseRequestHeader(frame []byte) requestHeader {
 	le := binary.LittleEndian

@@ -34,7 +34,8 @@ var errShortRange = errors.New("file range ends early")
 // A parcel is what one frame, or several small ones, still have to send.
 type parcel struct {
 	buf   *mem.Buf
-	files []FileRange // follow buf; they lie in answer
+	tail  []*mem.Buf  // of a request: follow buf
+	files []FileRange // of an answer: follow buf; they lie in answer
 	calls int         // answers in it
 
 	answer  *Call     // of a server: kept while its ranges are sent
@@ -46,6 +47,9 @@ type parcel struct {
 // release frees what the parcel holds.
 func (p *parcel) release() {
 	p.buf.Release()
+	for _, b := range p.tail {
+		b.Release()
+	}
 	for i := range p.files {
 		p.files[i].done()
 	}
@@ -60,6 +64,14 @@ func (p *parcel) release() {
 type sender interface {
 	parcelSent(p *parcel)
 	sendFailed(err error) // once; the outbox is closed by now
+}
+
+// piece returns the bytes that come i-th: buf's, then the tail's.
+func (p *parcel) piece(i int) []byte {
+	if i == 0 {
+		return p.buf.B
+	}
+	return p.tail[i-1].B
 }
 
 // An outbox sends parcels on one connection in the order they were pushed.
@@ -85,7 +97,8 @@ type outbox struct {
 	// The fields below belong to the holder of the turn.
 	sending []parcel
 	next    int   // first parcel of sending that is not done
-	off     int   // bytes of its buf sent
+	piece   int   // pieces of it sent
+	off     int   // bytes of the next piece sent
 	file    int   // ranges of it sent
 	fileOff int64 // bytes of the next range sent
 	one     [1][]byte
@@ -142,17 +155,17 @@ func (o *outbox) join(p *parcel) bool {
 	return true
 }
 
-// unqueue takes back the parcel of a request that is not being sent yet, and
-// returns its buffer, nil if it is not in the queue; o.mu is held.
-func (o *outbox) unqueue(x *exchange) *mem.Buf {
+// unqueue takes back the parcel of a request that is not being sent yet; ok is
+// false if it is not in the queue. o.mu is held.
+func (o *outbox) unqueue(x *exchange) (p parcel, ok bool) {
 	for i := range o.queue {
 		if o.queue[i].request == x {
-			b := o.queue[i].buf
+			p = o.queue[i]
 			o.queue = slices.Delete(o.queue, i, i+1)
-			return b
+			return p, true
 		}
 	}
-	return nil
+	return parcel{}, false
 }
 
 // take takes the turn if it is free.
@@ -215,7 +228,7 @@ func (o *outbox) send(block bool) (ok bool, err error) {
 	for o.next < len(o.sending) {
 		p := &o.sending[o.next]
 		switch {
-		case o.off < len(p.buf.B):
+		case o.piece <= len(p.tail):
 			n, err := o.sendPlain(block)
 			if err != nil || n == 0 {
 				return false, err
@@ -234,22 +247,26 @@ func (o *outbox) send(block bool) (ok bool, err error) {
 	return true, nil
 }
 
-// sendPlain writes buffers, up to the first parcel with file ranges.
+// sendPlain writes pieces, up to the first parcel with file ranges.
 func (o *outbox) sendPlain(block bool) (int, error) {
 	parts, more := o.one[:0], false
-	if len(o.sending)-o.next > 1 {
+	if len(o.sending)-o.next > 1 || o.piece < len(o.sending[o.next].tail) {
 		if o.several == nil {
 			o.several = make([][]byte, 0, maxParts)
 		}
 		parts = o.several
 	}
-	for i := o.next; i < len(o.sending) && len(parts) < maxParts && !more; i++ {
-		p, from := &o.sending[i], 0
-		if i == o.next {
-			from = o.off
+	piece, off := o.piece, o.off
+	for i := o.next; i < len(o.sending) && !more; i++ {
+		p := &o.sending[i]
+		for ; piece <= len(p.tail) && len(parts) < maxParts; piece++ {
+			parts = append(parts, p.piece(piece)[off:])
+			off = 0
 		}
-		parts = append(parts, p.buf.B[from:])
-		more = p.hasRange()
+		if len(parts) == maxParts {
+			break
+		}
+		piece, more = 0, p.hasRange()
 		if len(p.files) > 0 && !more {
 			break // its ranges are empty; finish them in order
 		}
@@ -257,16 +274,25 @@ func (o *outbox) sendPlain(block bool) (int, error) {
 	sent, err := o.sock.write(parts, more, block)
 	clear(parts)
 	o.count.plain.Add(int64(sent))
-	for left := sent; left > 0; {
+	o.sent(sent)
+	return sent, err
+}
+
+// sent counts n bytes off the pieces, and ends the parcels that hold no more.
+func (o *outbox) sent(n int) {
+	for n > 0 {
 		p := &o.sending[o.next]
-		step := min(left, len(p.buf.B)-o.off)
+		step := min(n, len(p.piece(o.piece))-o.off)
 		o.off += step
-		left -= step
-		if o.off == len(p.buf.B) && len(p.files) == 0 {
+		n -= step
+		if o.off < len(p.piece(o.piece)) {
+			return
+		}
+		o.piece, o.off = o.piece+1, 0
+		if o.piece > len(p.tail) && len(p.files) == 0 {
 			o.finish(p)
 		}
 	}
-	return sent, err
 }
 
 // hasRange reports whether file bytes follow the parcel's buffer.
@@ -331,14 +357,14 @@ func (o *outbox) finish(p *parcel) {
 	o.owner.parcelSent(p)
 	p.release()
 	o.next++
-	o.off, o.file, o.fileOff = 0, 0, 0
+	o.piece, o.off, o.file, o.fileOff = 0, 0, 0, 0
 }
 
 // fail ends the outbox after a failed send. Holder only, who keeps the turn.
 func (o *outbox) fail(err error) {
 	o.mu.Lock()
 	for i, p := range o.sending[o.next:] {
-		if x := p.request; x != nil && x.id == p.id && (i > 0 || o.off == 0) {
+		if x := p.request; x != nil && x.id == p.id && (i > 0 || o.piece == 0 && o.off == 0) {
 			x.left = false // no byte of it has
 		}
 	}

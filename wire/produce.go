@@ -1,6 +1,11 @@
 package wire
 
-import "slices"
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/teralog/teralog/mem"
+)
 
 // The acknowledgements a producer may ask for.
 const (
@@ -16,6 +21,11 @@ type ProduceRequest struct {
 	Acks          int8
 	TimeoutMillis uint32
 	Batches       []Batch // each at least HeaderSize long; decoded ones alias the body
+
+	// Held is empty or holds, for each batch, the buffer that it is all of. A
+	// Conn then sends the batches where they lie, without copying them, and
+	// keeps references until it has. Not on the wire, nor decoded.
+	Held []*mem.Buf
 }
 
 // ProduceResponse has one result per batch, in the order of the request.
@@ -37,17 +47,26 @@ type ProduceResult struct {
 func (*ProduceRequest) API() API { return APIProduce }
 
 func (m *ProduceRequest) AppendTo(dst []byte, _ Version) []byte {
+	dst = m.appendHead(dst)
+	for _, b := range m.Batches {
+		dst = append(dst, b...)
+	}
+	return dst
+}
+
+// appendHead appends what comes before the batches.
+func (m *ProduceRequest) appendHead(dst []byte) []byte {
 	dst = Append8(dst, m.Acks)
 	dst = Append32(dst, m.TimeoutMillis)
 	dst = AppendCount(dst, len(m.Batches))
 	for _, b := range m.Batches {
 		dst = AppendUvarint(dst, uint64(len(b)))
 	}
-	for _, b := range m.Batches {
-		dst = append(dst, b...)
-	}
 	return dst
 }
+
+// headLen bounds the length of what appendHead appends.
+func (m *ProduceRequest) headLen() int { return 1 + 4 + binary.MaxVarintLen32*(1+len(m.Batches)) }
 
 func (m *ProduceRequest) Decode(r *Reader, _ Version) {
 	m.Acks = r.I8()

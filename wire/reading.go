@@ -59,15 +59,15 @@ func (c *Conn) abandon(x *exchange, cause error) (ended bool, err error) {
 		c.out.mu.Unlock()
 		return false, fmt.Errorf("%w: %w", CodeTimeout, cause)
 	}
-	b := c.out.unqueue(x)
-	if b == nil { // the connection fails just now, and x with it
+	p, ok := c.out.unqueue(x)
+	if !ok { // the connection fails just now, and x with it
 		x.orphan = true
 		c.out.mu.Unlock()
 		return false, fmt.Errorf("%w: %w", ErrNotSent, cause)
 	}
 	delete(c.calls, x.id)
 	c.out.mu.Unlock()
-	b.Release()
+	p.release()
 	return false, c.refuse(x, cause)
 }
 

@@ -169,7 +169,7 @@ func (p *peer) wantClosed() {
 
 func requestFrame(a API, v Version, id uint32, m Message) []byte {
 	frame := m.AppendTo(make([]byte, requestLen), v)
-	putRequestHeader(frame, requestHeader{api: a, version: v, correlation: id})
+	putRequestHeader(frame, requestHeader{api: a, version: v, correlation: id}, 0)
 	return frame
 }
 
@@ -180,7 +180,7 @@ func trimFrame(id uint32, before Offset) []byte {
 // claim returns a frame header that claims a size, without the bytes.
 func claim(size uint32, a API, id uint32) []byte {
 	frame := make([]byte, requestLen)
-	putRequestHeader(frame, requestHeader{api: a, correlation: id})
+	putRequestHeader(frame, requestHeader{api: a, correlation: id}, 0)
 	binary.LittleEndian.PutUint32(frame, size)
 	return frame
 }
