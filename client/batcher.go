@@ -15,10 +15,11 @@ import (
 // bytes, so the broker recognises what it already has.
 type batch struct {
 	lane  *lane
-	done  []func(Ack, error) // one per record, in order; nil after they were called
-	cost  int64              // bytes charged to the producer's buffer
-	born  time.Duration      // when the first record came
+	done  receipts      // empty after they were told
+	cost  int64         // bytes charged to the producer's buffer
+	born  time.Duration // when the first record came
 	state batchState
+	told  bool // given up while in flight: nobody wants its outcome any more
 
 	alone   bool          // one record larger than a batch
 	builder *wire.Builder // until it is built
@@ -61,15 +62,7 @@ func (b *batch) report() {
 	} else {
 		ack.Offset, ack.Time = b.base, b.time
 	}
-	for i, done := range b.done {
-		if done != nil {
-			a := ack
-			if a.Offset >= 0 {
-				a.Offset += wire.Offset(i)
-			}
-			done(a, err)
-		}
-	}
+	b.done.report(ack, err)
 }
 
 // bytes returns what the batch will take in a request.
@@ -78,6 +71,18 @@ func (b *batch) bytes() int {
 		return len(b.buf.B)
 	}
 	return b.builder.Len()
+}
+
+// own makes the batch's bytes its own before they are changed: a connection that
+// has failed may still be about to send them.
+func (b *batch) own() {
+	if !b.buf.Shared() {
+		return
+	}
+	c := frames.Get(len(b.buf.B))
+	copy(c.B, b.buf.B)
+	b.buf.Release()
+	b.buf = c
 }
 
 // A lane is the outgoing side of one partition: batches oldest first, of which
@@ -204,7 +209,7 @@ func (l *lane) settle(b *batch, err error, now time.Duration, wait func(n int, h
 		l.stale = l.stale || l.head() == b
 	case b.tooLarge(err):
 		return v.stale, true // smaller ones need no patience
-	case !v.again, b.done == nil: // or given up meanwhile: nobody wants another attempt
+	case !v.again, b.told: // or given up meanwhile: nobody wants another attempt
 		l.refuse(b, err)
 	}
 	if b.state == waiting {
@@ -256,6 +261,7 @@ func (l *lane) adopt(id wire.ProducerID, epoch int16) {
 		b.seq = l.next
 		l.next = wire.NextSequence(l.next, b.count)
 		if b.buf != nil {
+			b.own()
 			wire.Batch(b.buf.B).SetProducer(id, epoch, b.seq)
 		}
 	}
@@ -295,7 +301,7 @@ func (l *lane) kill(err error) {
 func (l *lane) expire(now, timeout time.Duration, giveUp func(*batch)) (next time.Duration) {
 	for _, b := range l.batches {
 		switch {
-		case b.done == nil || b.state == acked || b.state == refused:
+		case b.told || b.state == acked || b.state == refused:
 		case now < b.born+timeout:
 			return b.born + timeout
 		case b.state == inFlight:

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -36,7 +37,7 @@ func (s *laneScript) addOf(n int) {
 	for range n {
 		b.builder.Add(0, nil, make([]byte, 1000), nil)
 	}
-	b.done, b.count, b.born, b.state = make([]func(Ack, error), n), int32(n), s.now, waiting
+	b.done, b.count, b.born, b.state = receipts{records: int32(n), one: make([]func(Ack, error), n)}, int32(n), s.now, waiting
 	s.l.batches = append(s.l.batches, b)
 }
 
@@ -212,6 +213,24 @@ func TestLaneRefused(t *testing.T) {
 	s.want(t, s.send(), "2:9/0 3:9/1")
 }
 
+// TestLaneOwns: a batch that a failed connection may still be sending is not
+// changed under its hands when it gets a new producer id.
+func TestLaneOwns(t *testing.T) {
+	s := newLaneScript()
+	s.add(1)
+	s.want(t, s.send(), "0:1/0")
+	sending := s.all[0].buf.Retain()
+	was := bytes.Clone(sending.B)
+	s.answer(0, wire.CodeUnknownProducer)
+	s.now += time.Minute
+	s.l.adopt(9, 0)
+	s.want(t, s.send(), "0:9/0")
+	if !bytes.Equal(sending.B, was) || bytes.Equal(s.all[0].buf.B, was) {
+		t.Fatal("the bytes being sent were changed")
+	}
+	sending.Release()
+}
+
 // TestLaneExpire: time runs out for one batch in flight and one waiting.
 func TestLaneExpire(t *testing.T) {
 	s := newLaneScript()
@@ -221,7 +240,7 @@ func TestLaneExpire(t *testing.T) {
 	s.add(1)
 	s.now = 10 * time.Second
 	var given []*batch
-	giveUp := func(b *batch) { b.done = nil; given = append(given, b) }
+	giveUp := func(b *batch) { b.told = true; given = append(given, b) }
 	if next := s.l.expire(s.now, 10*time.Second, giveUp); next != 11*time.Second || len(given) != 1 {
 		t.Fatalf("next %v, given up %d", next, len(given))
 	}

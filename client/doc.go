@@ -8,6 +8,9 @@
 //	p, err := c.NewProducer(client.ProducerOptions{})
 //	ack, err := p.Produce(ctx, client.Record{Topic: "orders", Key: key, Value: value})
 //
+// Produce waits for one record's acknowledgement; ProduceAsync has it told to a
+// function; ProduceAll takes many records at once and costs least for each.
+//
 // # What an outcome means
 //
 // A record is acknowledged, failed, or in doubt. It has failed only if every

@@ -149,6 +149,48 @@ func ExampleProducer_ProduceAsync() {
 	// Output: 1000 0 0
 }
 
+// Many records given together cost less each; what becomes of them is told for
+// neighbours that share a batch.
+func ExampleProducer_ProduceAll() {
+	addr, stop := startBroker()
+	defer stop()
+	ctx := context.Background()
+	c, err := client.New(client.Options{Servers: []string{addr}})
+	if err != nil {
+		log.Panic(err)
+	}
+	defer c.Close()
+	if _, err := c.CreateTopic(ctx, client.TopicSpec{Name: "orders", Partitions: 1}); err != nil {
+		log.Panic(err)
+	}
+	p, err := c.NewProducer(client.ProducerOptions{})
+	if err != nil {
+		log.Panic(err)
+	}
+	defer p.Close()
+
+	rs := make([]client.Record, 1000)
+	for i := range rs {
+		rs[i] = client.Record{Topic: "orders", Value: fmt.Append(nil, "order ", i)}
+	}
+	acked := 0 // callbacks come one after the other, and all before Flush returns
+	n, err := p.ProduceAll(ctx, rs, func(from, to int, first client.Ack, err error) {
+		if err != nil {
+			log.Printf("records %d to %d: %v", from, to-1, err)
+			return
+		}
+		acked += to - from // record from+i has offset first.Offset+i
+	})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := p.Flush(ctx); err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(n, "given,", acked, "acknowledged")
+	// Output: 1000 given, 1000 acknowledged
+}
+
 // A window of time is found without reading what lies before it.
 func ExampleRange() {
 	addr, stop := startBroker()

@@ -16,6 +16,8 @@ type flight struct {
 	batches []*batch
 	req     wire.ProduceRequest
 	resp    wire.ProduceResponse
+	size    int // bytes of batches, before compression
+	sent    time.Duration
 	expires time.Duration
 	land    func(error) // f.landed, made once
 }
@@ -27,7 +29,7 @@ func (f *flight) seal() error {
 	// The broker's time ends before ours, so that its word comes before we give
 	// up the connection, which others share.
 	f.req.TimeoutMillis = uint32(f.p.c.o.RequestTimeout * 3 / 4 / time.Millisecond)
-	f.req.Batches = f.req.Batches[:0]
+	f.req.Batches, f.req.Held = f.req.Batches[:0], f.req.Held[:0]
 	for _, b := range f.batches {
 		if b.buf == nil {
 			buf, err := b.builder.Build()
@@ -40,6 +42,11 @@ func (f *flight) seal() error {
 			}
 		}
 		f.req.Batches = append(f.req.Batches, wire.Batch(b.buf.B))
+		f.req.Held = append(f.req.Held, b.buf)
+	}
+	if small := 4 << 10; f.size < small*len(f.batches) {
+		clear(f.req.Held)
+		f.req.Held = f.req.Held[:0] // cheaper to copy than to gather
 	}
 	return nil
 }
@@ -66,8 +73,14 @@ func (f *flight) direct(ctx context.Context) {
 	f.landed(err)
 }
 
-// landed takes the answer, or why there is none.
+// landed takes the answer, or why there is none. What waited for it goes out.
 func (f *flight) landed(err error) {
+	if next := f.settle(err); next != nil {
+		next.carry()
+	}
+}
+
+func (f *flight) settle(err error) (next *flight) {
 	p := f.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,12 +106,23 @@ func (f *flight) landed(err error) {
 			p.nudge()
 		}
 	}
-	f.link.landed(f)
+	k := f.link
+	k.landed(f)
 	p.spare.putFlight(f)
 	if p.doubtful {
 		p.nudge()
 	}
 	p.deliver()
+	if !k.waits() {
+		return nil
+	}
+	if err == nil {
+		next = k.claim()
+	}
+	if next == nil {
+		k.look()
+	}
+	return next
 }
 
 // take reads a batch's result.

@@ -29,16 +29,112 @@ func cost(r *Record) int64 {
 	return n
 }
 
-// accept puts a record into the batch of its partition. With acceptDirect and
-// nothing else on its way to the same broker it returns the request for the
-// caller to carry.
-func (p *Producer) accept(ctx context.Context, r *Record, done func(Ack, error), mode acceptMode) (*flight, error) {
+// accept puts a record into the batch of its partition. It may return a
+// request that the caller is to carry: with acceptDirect, if alone says so, to
+// its answer, else to the network.
+func (p *Producer) accept(ctx context.Context, r *Record, done func(Ack, error), mode acceptMode) (f *flight, alone bool, err error) {
 	n := cost(r)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t, err := p.admit(ctx, r, n, mode)
+	if err != nil {
+		return nil, false, err
+	}
+	l, err := p.laneFor(t, r, n)
+	if err != nil {
+		return nil, false, err
+	}
+	fresh := l.last() == nil
+	b, err := p.place(l, r, n)
+	if err != nil {
+		return nil, false, err
+	}
+	b.done.add(done)
+	f, alone = p.arrived(l, fresh || b.count == 1, mode == acceptDirect)
+	return f, alone, nil
+}
+
+// acceptAll is accept for many records, and returns how many it took.
+func (p *Producer) acceptAll(ctx context.Context, rs []Record, done Outcome, mode acceptMode) (int, error) {
+	for from := 0; from < len(rs); {
+		n, f, err := p.acceptSome(ctx, rs, from, done, mode)
+		if f != nil {
+			f.carry()
+		}
+		if from += n; err != nil {
+			return from, err
+		}
+	}
+	return len(rs), nil
+}
+
+// acceptSome takes records from rs[from] on until there is no room for one or a
+// request to be carried.
+func (p *Producer) acceptSome(ctx context.Context, rs []Record, from int, done Outcome, mode acceptMode) (taken int, f *flight, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t, err := p.admit(ctx, &rs[from], cost(&rs[from]), mode)
+	if err != nil {
+		return 0, nil, err
+	}
+	at := from
+	for at < len(rs) && f == nil && err == nil {
+		var n int
+		n, f, err = p.placeRun(t, rs, at, done)
+		if at += n; n == 0 {
+			break
+		}
+	}
+	return at - from, f, err
+}
+
+// placeRun takes those of the records of t from rs[from] on that go into one
+// batch and for which there is room.
+func (p *Producer) placeRun(t *outTopic, rs []Record, from int, done Outcome) (taken int, f *flight, err error) {
+	n := cost(&rs[from])
+	if rs[from].Topic != t.name || p.used+n > p.o.BufferBytes {
+		return 0, nil, nil
+	}
+	l, err := p.laneFor(t, &rs[from], n)
+	if err != nil {
+		return 0, nil, err
+	}
+	fresh := l.last() == nil
+	b, err := p.place(l, &rs[from], n)
+	if err != nil {
+		return 0, nil, err
+	}
+	fresh = fresh || b.count == 1
+	at := from + 1
+	for ; at < len(rs) && err == nil && b.state == filling; at++ {
+		r := &rs[at]
+		n = cost(r)
+		if r.Topic != t.name || p.used+n > p.o.BufferBytes {
+			break
+		}
+		if next, e := t.lane(r); e != nil || next != l {
+			break // and if it is an error, the next run finds it
+		}
+		if !b.takes(n) {
+			p.complete(b, true)
+			break
+		}
+		_, err = p.place(l, r, n)
+	}
+	if err != nil {
+		at--
+	}
+	b.done.addRun(done, from, at-from)
+	f, _ = p.arrived(l, fresh, false)
+	return at - from, f, err
+}
+
+// admit returns the topic of a record of cost n once there is room for it;
+// p.mu may be given up meanwhile.
+func (p *Producer) admit(ctx context.Context, r *Record, n int64, mode acceptMode) (*outTopic, error) {
 	if n > p.o.BufferBytes {
 		return nil, wire.Errorf(wire.CodeTooLarge, "a record of %d bytes and a buffer of %d", n, p.o.BufferBytes)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for {
 		if p.closed {
 			return nil, ErrClosed
@@ -58,7 +154,7 @@ func (p *Producer) accept(ctx context.Context, r *Record, done func(Ack, error),
 			}
 			continue
 		case p.used+n <= p.o.BufferBytes:
-			return p.enter(t, r, n, done, mode == acceptDirect)
+			return t, nil
 		case mode == acceptTry:
 			return nil, ErrBufferFull
 		}
@@ -106,22 +202,10 @@ func (p *Producer) resolve(ctx context.Context, name string) error {
 	return nil
 }
 
-// enter adds a record for which there is room.
-func (p *Producer) enter(t *outTopic, r *Record, n int64, done func(Ack, error), direct bool) (*flight, error) {
-	l, err := t.lane(r)
-	if err != nil {
-		return nil, err
-	}
-	fresh := l.last() == nil
-	b, err := p.place(l, r, n)
-	if err != nil {
-		return nil, err
-	}
-	fresh = fresh || b.count == 0
-	b.done = append(b.done, done)
-	b.count++
-	b.cost += n
-	p.used += n
+// arrived has the records sent that were put into the last batch of a lane, and
+// returns a request if the caller is to carry it. fresh says that nobody was
+// told of that batch yet.
+func (p *Producer) arrived(l *lane, fresh, direct bool) (f *flight, alone bool) {
 	if !l.tended {
 		l.tended = true
 		p.lanes = append(p.lanes, l)
@@ -129,27 +213,49 @@ func (p *Producer) enter(t *outTopic, r *Record, n int64, done func(Ack, error),
 	}
 	if l.idempotent && l.producer == wire.NoProducer && p.producer != wire.NoProducer {
 		l.adopt(p.producer, p.epoch)
-		fresh = true // what came before may go out now, and nobody has been told
+		fresh = true // what came before may go out now
 	}
-	if l.link == nil || l.needsID() {
+	k := l.link
+	if k == nil || l.needsID() {
 		if fresh {
 			p.nudge()
 		}
-		return nil, nil
+		return nil, false
 	}
-	l.link.list(l)
-	if direct && p.o.Linger == 0 && l.link.flights == 0 && len(l.batches) == 1 {
-		if conn := l.link.ready(); conn != nil {
-			if f, _ := p.take(l.link); f != nil {
+	k.list(l)
+	if direct && p.o.Linger == 0 && k.flights == 0 && len(l.batches) == 1 {
+		if conn := k.ready(); conn != nil {
+			if f, _ := p.take(k); f != nil {
 				f.conn = conn
-				return f, nil
+				return f, true
 			}
 		}
 	}
-	if fresh || b.state != filling {
-		l.link.nudge()
+	if !fresh && l.last() != nil {
+		return nil, false
 	}
-	return nil, nil
+	if k.complete > 0 {
+		if f := k.claim(); f != nil {
+			return f, false
+		}
+	}
+	k.look()
+	return nil, false
+}
+
+// laneFor chooses the partition of a record of cost n. One that may go anywhere
+// goes on to the next partition if the batch of this one has no room for it:
+// it would begin another one there that nobody goes on to fill.
+func (p *Producer) laneFor(t *outTopic, r *Record, n int64) (*lane, error) {
+	l, err := t.lane(r)
+	if err != nil || r.Pinned || r.Key != nil {
+		return l, err
+	}
+	if b := l.last(); b != nil && !b.takes(n) {
+		p.complete(b, true)
+		return t.lane(r)
+	}
+	return l, nil
 }
 
 // lane chooses the partition of a record.
@@ -174,11 +280,16 @@ func (p *Producer) place(l *lane, r *Record, n int64) (*batch, error) {
 	}
 	if b := l.last(); b != nil {
 		if b.takes(n) {
-			if ok, err := b.builder.Add(at, r.Key, r.Value, r.Headers); ok || err != nil {
-				return b, err
+			ok, err := b.builder.Add(at, r.Key, r.Value, r.Headers)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				p.count(b, n)
+				return b, nil
 			}
 		}
-		p.complete(b)
+		p.complete(b, true)
 	}
 	b := p.fresh(l)
 	b.born = p.c.now()
@@ -193,10 +304,18 @@ func (p *Producer) place(l *lane, r *Record, n int64) (*batch, error) {
 		return nil, err
 	}
 	l.batches = append(l.batches, b)
+	p.count(b, n)
 	if b.alone {
-		p.complete(b)
+		p.complete(b, true)
 	}
 	return b, nil
+}
+
+// count counts a record of cost n into a batch.
+func (p *Producer) count(b *batch, n int64) {
+	b.count++
+	b.cost += n
+	p.used += n
 }
 
 // fresh returns an empty batch of a lane.
@@ -206,12 +325,21 @@ func (p *Producer) fresh(l *lane) *batch {
 	return b
 }
 
-// complete lets no more records into a batch.
-func (p *Producer) complete(b *batch) {
-	if b.state == filling {
-		b.full()
-		t := b.lane.topic
-		t.sticky.moved(b.lane.id.Partition, int32(len(t.lanes)))
+// complete lets no more records into a batch: it is full, or goes out as it is.
+func (p *Producer) complete(b *batch, full bool) {
+	if b.state != filling {
+		return
+	}
+	b.full()
+	l := b.lane
+	s := &l.topic.sticky
+	// Batches of one partition behind one another are written as one. Too many
+	// may not be on their way at once.
+	if s.filled += b.bytes(); !full || s.filled >= p.enough || len(l.batches) >= l.limit-1 {
+		s.moved(l.id.Partition, int32(len(l.topic.lanes)))
+	}
+	if l.link != nil {
+		l.link.completed(l, b)
 	}
 }
 
@@ -219,18 +347,26 @@ func (p *Producer) complete(b *batch) {
 // larger.
 const maxRequest = 4 << 20
 
-// take gathers the next request for a broker from the batches that are due,
-// one a lane. Without any, wait says when to look again, 0 if only an event
+// take gathers the next request for a broker from the batches that are due, if
+// it is worth one. Without any, wait says when to look again, 0 if only an event
 // can change that.
 func (p *Producer) take(k *link) (f *flight, wait time.Duration) {
-	if k.flights >= p.o.InFlight {
+	now := p.c.now()
+	if k.flights >= p.o.InFlight || !k.waits() {
 		return nil, 0
 	}
-	linger := p.o.Linger
-	if p.flushing > 0 {
-		linger = 0
+	if wait := k.heldBack(now); wait > 0 {
+		return nil, wait
 	}
-	now, size := p.c.now(), 0
+	linger := p.o.Linger
+	switch {
+	case p.flushing > 0:
+		linger = 0
+	case k.flights > 0 || k.complete > 0:
+		linger = max(linger, holdBack)
+	}
+	size, more := 0, 0
+lanes:
 	for i := 0; i < len(k.busy); i++ {
 		l := k.busy[i]
 		if l.link != k || l.idle() {
@@ -240,24 +376,28 @@ func (p *Producer) take(k *link) (f *flight, wait time.Duration) {
 			i--
 			continue
 		}
-		b, w := l.due(now, linger)
-		if w > 0 && (wait == 0 || w < wait) {
-			wait = w
+		for {
+			b, w := l.due(now, linger)
+			if w > 0 && (wait == 0 || w < wait) {
+				wait = w
+			}
+			if b == nil {
+				break
+			}
+			if f != nil && size+b.bytes() > maxRequest {
+				more = b.bytes()
+				break lanes
+			}
+			if f == nil {
+				f = p.spare.flight(p)
+			}
+			size += b.bytes()
+			p.complete(b, false)
+			l.sent(b)
+			f.batches = append(f.batches, b)
 		}
-		if b == nil {
-			continue
-		}
-		if f != nil && size+b.bytes() > maxRequest {
-			break
-		}
-		if f == nil {
-			f = p.spare.flight(p)
-		}
-		size += b.bytes()
-		p.complete(b)
-		l.sent(b)
-		f.batches = append(f.batches, b)
 	}
+	k.complete = more
 	if f == nil {
 		return nil, wait
 	}
@@ -265,6 +405,7 @@ func (p *Producer) take(k *link) (f *flight, wait time.Duration) {
 	if n := len(k.busy); n > 1 {
 		k.busy[0], k.busy[n-1] = k.busy[n-1], k.busy[0]
 	}
+	f.size = size
 	k.took(f, now)
 	return f, 0
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"runtime"
 	"slices"
@@ -213,6 +214,9 @@ func TestBufferBound(t *testing.T) {
 		if err := p.TryProduce(t.Context(), r, nil); err != ErrBufferFull {
 			t.Fatal(err)
 		}
+		if n, err := p.TryProduceAll(t.Context(), []Record{r, r}, nil); n != 0 || err != ErrBufferFull {
+			t.Fatal(n, err)
+		}
 		if p.Buffered() != 10_000 {
 			t.Fatal(p.Buffered())
 		}
@@ -355,6 +359,120 @@ func TestBatching(t *testing.T) {
 	f(ProducerOptions{Linger: 30 * time.Millisecond}, 100*time.Microsecond, 5)                     // the time divided by linger
 	f(ProducerOptions{Linger: 30 * time.Millisecond, BatchBytes: 1 << 20}, 0, 1)                   // Flush does not linger
 	f(ProducerOptions{Linger: 30 * time.Millisecond, BatchBytes: 2 << 10}, 0, 1+1000*17/(2<<10)+1) // full batches go at once
+}
+
+// TestProduceAll: what is given together goes in order, as far as it goes.
+func TestProduceAll(t *testing.T) {
+	bubble(t, map[string]int{"t": 3, "u": 1}, func(t *testing.T, b *fake) {
+		p := newProducer(t, b.client(t), ProducerOptions{BufferBytes: 10_000, BatchBytes: 1 << 10})
+		var told []string
+		f := func(taken int, cause error, want string, rs ...Record) {
+			t.Helper()
+			told = nil
+			n, err := p.ProduceAll(t.Context(), rs, func(from, to int, a Ack, err error) {
+				told = append(told, fmt.Sprintf("%d-%d:%s/%d@%d%v", from, to, a.Topic, a.Partition, a.Offset, err))
+			})
+			if n != taken || !errors.Is(err, cause) {
+				t.Fatalf("%d taken, %v; want %d, %v", n, err, taken, cause)
+			}
+			if err := p.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			slices.Sort(told)
+			if got := strings.ReplaceAll(strings.Join(told, " "), "<nil>", ""); got != want {
+				t.Fatalf("told %q, want %q", got, want)
+			}
+		}
+		at := func(topic string, part int32, size int) Record {
+			return Record{Topic: topic, Partition: part, Pinned: true, Value: make([]byte, size)}
+		}
+
+		f(0, nil, "")
+		f(3, nil, "0-3:u/0@0", at("u", 0, 1), at("u", 0, 1), at("u", 0, 1))
+		f(4, nil, "0-1:t/1@0 1-3:t/2@0 3-4:t/1@1", at("t", 1, 1), at("t", 2, 1), at("t", 2, 1), at("t", 1, 1))
+		f(3, nil, "0-1:u/0@3 1-2:t/0@0 2-3:u/0@4", at("u", 0, 1), at("t", 0, 1), at("u", 0, 1))
+		f(4, nil, "0-1:u/0@5 1-2:u/0@6 2-3:u/0@7 3-4:u/0@8", at("u", 0, 600), at("u", 0, 600), at("u", 0, 2000), at("u", 0, 600)) // each fills a batch
+		f(1, wire.CodeUnknownPartition, "0-1:u/0@9", at("u", 0, 1), at("u", 1, 1), at("u", 0, 1))
+		f(1, wire.CodeTooLarge, "0-1:u/0@10", at("u", 0, 1), at("u", 0, 10_000), at("u", 0, 1))
+		f(2, wire.CodeUnknownTopic, "0-2:u/0@11", at("u", 0, 1), at("u", 0, 1), at("none", 0, 1))
+
+		// More than the buffer holds goes as room comes free.
+		var all []Record
+		for range 100 {
+			all = append(all, at("u", 0, 468)) // 500 with what is charged beside
+		}
+		b.net.Stall(fakeAddr, true)
+		if n, err := p.TryProduceAll(t.Context(), all, nil); n != 20 || err != ErrBufferFull {
+			t.Fatal(n, err)
+		}
+		time.AfterFunc(time.Second, func() { b.net.Stall(fakeAddr, false) })
+		if n, err := p.ProduceAll(t.Context(), all[20:], nil); n != 80 || err != nil {
+			t.Fatal(n, err)
+		}
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if ack, err := p.Produce(t.Context(), at("u", 0, 1)); err != nil || ack.Offset != 113 {
+			t.Fatal(ack, err)
+		}
+	})
+}
+
+// TestHoldBack: behind a request without answer little waits for that, but no
+// longer than holdBack, and much does not wait.
+func TestHoldBack(t *testing.T) {
+	f := func(records int, wait time.Duration) {
+		t.Helper()
+		bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+			p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1 << 10, BufferBytes: 16 << 10})
+			if _, err := p.Produce(t.Context(), Record{Topic: "t"}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			var held []*wire.Call
+			var came []time.Duration
+			began := time.Now()
+			b.intercept(func(c *wire.Call) bool {
+				if c.API != wire.APIProduce {
+					return false
+				}
+				came = append(came, time.Since(began))
+				if held == nil {
+					held = append(held, c) // the first is answered late
+					return true
+				}
+				return false
+			})
+			done := make(chan error)
+			go func() { // carries its request itself, so that nobody else looks at the time
+				_, err := p.Produce(t.Context(), Record{Topic: "t", Pinned: true})
+				done <- err
+			}()
+			synctest.Wait()
+			for range records {
+				if err := p.ProduceAsync(t.Context(), Record{Topic: "t", Partition: 1, Pinned: true, Value: make([]byte, 400)}, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			time.Sleep(time.Second)
+			b.intercept(nil)
+			if len(came) < 2 || came[1] != wait {
+				t.Fatalf("%d records behind a request: requests came after %v, want the second after %v", records, came, wait)
+			}
+			b.ServeCall(held[0])
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+
+	f(1, holdBack)
+	f(2, holdBack)
+	f(12, 0) // more than a quarter of the buffer in complete batches
 }
 
 // A spy notes on whose stack bytes are written and read.

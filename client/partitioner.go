@@ -46,8 +46,9 @@ func PartitionOf(key []byte, n int32) int32 {
 // every partition getting a record in turn. The first choice is random, else
 // all producers would begin with the same partition.
 type sticky struct {
-	at    int32
-	begun bool
+	at     int32
+	begun  bool
+	filled int // bytes of complete batches there since it moved
 }
 
 func (s *sticky) partition(n int32) int32 {
@@ -57,9 +58,9 @@ func (s *sticky) partition(n int32) int32 {
 	return s.at % n
 }
 
-// moved says that the open batch of partition p is complete.
+// moved says that partition p has had its share, if it is the one at hand.
 func (s *sticky) moved(p, n int32) {
 	if s.begun && s.at%n == p {
-		s.at = (p + 1) % n
+		s.at, s.filled = (p+1)%n, 0
 	}
 }

@@ -72,10 +72,6 @@ func TestProduce(t *testing.T) {
 	})
 }
 
-// TestProduceLossy sends counters through connections that are reset,
-// half-deliver and swallow answers, to a broker that also refuses now and
-// then, and expects each record once and in order, and each acknowledged
-// offset to hold it; then reads them back through the same network.
 // TestIDArrivesWithARecord: the record that finds the producer id there before
 // the housekeeping does has what was waiting for it sent. Nobody else would: the
 // buffer may be full, so that no further record comes.
@@ -115,6 +111,10 @@ func TestIDArrivesWithARecord(t *testing.T) {
 	})
 }
 
+// TestProduceLossy sends counters through connections that are reset,
+// half-deliver and swallow answers, to a broker that also refuses now and
+// then, and expects each record once and in order, and each acknowledged
+// offset to hold it; then reads them back through the same network.
 func TestProduceLossy(t *testing.T) {
 	total := 100_000
 	if *long {
@@ -156,17 +156,36 @@ func produceLossy(t *testing.T, b *fake, total, parts int, o ProducerOptions) {
 		offsets[i] = make([]wire.Offset, 0, total)
 	}
 	var bad atomic.Pointer[error]
-	for i := range total {
-		part := int32(i*7%parts+i%2) % int32(parts)
-		r := Record{Topic: "t", Partition: part, Pinned: true, Value: counter(uint64(sent[part]))}
-		sent[part]++
-		err := p.ProduceAsync(t.Context(), r, func(a Ack, err error) {
-			if err != nil {
-				bad.Store(&err)
-				return
+	told := func(n int, a Ack, err error) {
+		if err != nil {
+			bad.Store(&err)
+			return
+		}
+		for i := range n { // one callback at a time
+			offsets[a.Partition] = append(offsets[a.Partition], a.Offset+wire.Offset(i))
+		}
+	}
+	how := rand.New(rand.NewPCG(uint64(total), uint64(parts)))
+	for i := 0; i < total; {
+		group := make([]Record, min(how.IntN(40), total-i))
+		if len(group) == 0 {
+			group = make([]Record, 1)
+		}
+		for k := range group {
+			part := int32(i*7%parts+i%2) % int32(parts)
+			if k > 0 && how.IntN(8) > 0 {
+				part = group[k-1].Partition
 			}
-			offsets[a.Partition] = append(offsets[a.Partition], a.Offset) // one callback at a time
-		})
+			group[k] = Record{Topic: "t", Partition: part, Pinned: true, Value: counter(uint64(sent[part]))}
+			sent[part]++
+			i++
+		}
+		var err error
+		if len(group) == 1 {
+			err = p.ProduceAsync(t.Context(), group[0], func(a Ack, err error) { told(1, a, err) })
+		} else {
+			_, err = p.ProduceAll(t.Context(), group, func(from, to int, a Ack, err error) { told(to-from, a, err) })
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,8 +41,10 @@ type ProducerOptions struct {
 	BatchBytes int
 
 	// Linger is how long, in whole milliseconds, a batch waits for more
-	// records. At 0 batching is natural: whenever a request may go out, all
-	// that has come goes along, so batches grow as load does, by themselves.
+	// records. At 0 batching is natural: with nothing on its way to a broker,
+	// what has come goes at once; behind a request without answer, what would
+	// make a small one waits for that answer, 2 ms at most. So batches and
+	// requests grow as load does, by themselves.
 	Linger time.Duration
 
 	// BufferBytes bounds the records not yet acknowledged. 0 is 64 MiB.
@@ -141,6 +143,7 @@ type Producer struct {
 	futile     int  // refreshes in a row that helped nothing
 	supplying  bool // a producer id is being fetched
 
+	enough     int // bytes; see the constant
 	waiters    sync.Pool
 	finished   []*batch // with outcome, callbacks not yet called
 	delivering bool     // somebody is calling them
@@ -163,6 +166,7 @@ func (c *Client) NewProducer(o ProducerOptions) (*Producer, error) {
 	}
 	p := &Producer{c: c, o: o, conns: newConns(c), wake: make(chan struct{}, 1), producer: wire.NoProducer,
 		topics: map[string]*outTopic{}, links: map[wire.NodeID]*link{}}
+	p.enough = int(min(enough, o.BufferBytes/4))
 	p.waiters.New = newWaiter
 	p.ctx, p.cancel = context.WithCancel(c.ctx)
 	if err := c.adopt(p); err != nil {
@@ -181,13 +185,16 @@ func (c *Client) NewProducer(o ProducerOptions) (*Producer, error) {
 // ErrIndefinite unless it was never accepted.
 func (p *Producer) Produce(ctx context.Context, r Record) (Ack, error) {
 	w := p.waiters.Get().(*waiter)
-	f, err := p.accept(ctx, &r, w.done, acceptDirect)
+	f, alone, err := p.accept(ctx, &r, w.done, acceptDirect)
 	if err != nil {
 		p.waiters.Put(w)
 		return Ack{Topic: r.Topic, Partition: r.Partition, Offset: -1}, err
 	}
-	if f != nil {
+	switch {
+	case alone:
 		f.direct(ctx)
+	case f != nil:
+		f.carry()
 	}
 	select {
 	case <-w.called:
@@ -229,16 +236,41 @@ func newWaiter() any {
 // they: they must not wait, not for Produce, Flush or Close of the same
 // producer either. TryProduce is safe there.
 func (p *Producer) ProduceAsync(ctx context.Context, r Record, done func(Ack, error)) error {
-	_, err := p.accept(ctx, &r, done, acceptWait)
-	return err
+	return p.give(ctx, &r, done, acceptWait)
 }
 
 // TryProduce is ProduceAsync but for a full buffer, which it reports as
 // ErrBufferFull at once. The first record of a topic still waits, until ctx
 // ends, for its metadata.
 func (p *Producer) TryProduce(ctx context.Context, r Record, done func(Ack, error)) error {
-	_, err := p.accept(ctx, &r, done, acceptTry)
+	return p.give(ctx, &r, done, acceptTry)
+}
+
+func (p *Producer) give(ctx context.Context, r *Record, done func(Ack, error), mode acceptMode) error {
+	f, _, err := p.accept(ctx, r, done, mode)
+	if f != nil {
+		f.carry()
+	}
 	return err
+}
+
+// An Outcome is told what became of records from to to-1 of a call of
+// ProduceAll, which lie in one batch: ack is the first one's, and the offsets
+// of the others follow it one by one unless it is -1.
+type Outcome func(from, to int, ack Ack, err error)
+
+// ProduceAll gives records as so many calls of ProduceAsync would, in their
+// order, for less: done, if not nil, is called once for neighbours that went
+// into the same batch. It returns how many were accepted, all without an error;
+// the others were not.
+func (p *Producer) ProduceAll(ctx context.Context, rs []Record, done Outcome) (accepted int, err error) {
+	return p.acceptAll(ctx, rs, done, acceptWait)
+}
+
+// TryProduceAll is ProduceAll but for a full buffer, which it reports as
+// ErrBufferFull at once.
+func (p *Producer) TryProduceAll(ctx context.Context, rs []Record, done Outcome) (accepted int, err error) {
+	return p.acceptAll(ctx, rs, done, acceptTry)
 }
 
 // Flush returns once no record is without outcome, or when ctx ends. Linger

@@ -35,8 +35,8 @@ func (s *spare) putBatch(b *batch) {
 		}
 	}
 	if len(s.batches) < keepSpare {
-		clear(b.done)
-		*b = batch{done: b.done[:0]}
+		b.done.reset()
+		*b = batch{done: b.done}
 		s.batches = append(s.batches, b)
 	}
 }
@@ -75,6 +75,7 @@ func (s *spare) flight(p *Producer) *flight {
 func (s *spare) putFlight(f *flight) {
 	clear(f.batches)
 	clear(f.req.Batches)
+	clear(f.req.Held)
 	f.batches, f.conn, f.link = f.batches[:0], nil, nil
 	if len(s.flights) < keepSpare {
 		s.flights = append(s.flights, f)

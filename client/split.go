@@ -34,7 +34,7 @@ func (l *lane) split(b *batch, fresh func() *batch) {
 
 	var pieces []*batch
 	var last *batch
-	seq, done := b.seq, b.done
+	seq := b.seq
 	d := wire.Decoder{Pool: frames}
 	defer d.Release()
 	err := whole.Records(&d, func(r *wire.Record) error {
@@ -50,12 +50,16 @@ func (l *lane) split(b *batch, fresh func() *batch) {
 		}
 		last.count++
 		last.cost += n
-		last.done = append(last.done, done[0])
-		seq, done = wire.NextSequence(seq, 1), done[1:]
+		seq = wire.NextSequence(seq, 1)
 		return nil
 	})
 	if err != nil {
 		panic(fmt.Sprintf("BUG: %s: split a batch of %d records: %v", l.id, b.count, err))
+	}
+	from := int32(0)
+	for _, p := range pieces {
+		p.done = b.done.part(from, from+p.count)
+		from += p.count
 	}
 	i := slices.Index(l.batches, b)
 	l.batches = slices.Replace(l.batches, i, i+1, pieces...)

@@ -106,7 +106,7 @@ func TestLaneSplitNot(t *testing.T) {
 	}
 
 	f("0?", func(s *laneScript) { s.answer(0, errLost); s.now += time.Minute; s.send() })
-	f("0?", func(s *laneScript) { s.l.expire(time.Hour, time.Second, func(b *batch) { b.done = nil }) })
+	f("0?", func(s *laneScript) { s.l.expire(time.Hour, time.Second, func(b *batch) { b.told = true }) })
 	f("0!", func(s *laneScript) { s.l.kill(wire.CodeTopicRecreated) })
 }
 
@@ -178,7 +178,7 @@ func TestSplitRecords(t *testing.T) {
 			if ok, err := b.builder.Add(r.Time.UnixMilli(), r.Key, r.Value, r.Headers); !ok {
 				t.Fatal(err)
 			}
-			b.done = append(b.done, func(Ack, error) { called = append(called, i) })
+			b.done.add(func(Ack, error) { called = append(called, i) })
 			b.cost += cost(&r)
 			b.count++
 		}
@@ -199,8 +199,8 @@ func TestSplitRecords(t *testing.T) {
 			if p.seq != wire.NextSequence(seq, int32(read)) || !p.numbered || p.state != waiting || p.born != 7 || p.attempts != 3 || p.err == nil {
 				t.Fatalf("record %d: %+v", read, p)
 			}
-			if int(p.count) != len(p.done) || int(p.count) != p.builder.Count() {
-				t.Fatalf("count %d, callbacks %d, records %d", p.count, len(p.done), p.builder.Count())
+			if p.count != p.done.records || int(p.count) != p.builder.Count() {
+				t.Fatalf("count %d, callbacks %d, records %d", p.count, p.done.records, p.builder.Count())
 			}
 			b.cost -= p.cost
 			p.buf, _ = p.builder.Build()

@@ -97,7 +97,7 @@ func (p *Producer) identify(l *lane) (fetch bool) {
 // stays taken.
 func (p *Producer) giveUp(b *batch) {
 	ghost := &batch{lane: b.lane, done: b.done, state: refused, attempts: b.attempts, doubt: true, err: ErrTimeout}
-	b.done = nil
+	b.done, b.told = receipts{}, true
 	p.finished = append(p.finished, ghost)
 }
 
