@@ -97,16 +97,22 @@ func (s *script) Produce(_ context.Context, _ client.Record) (a client.Ack, err 
 	return a, s.accept(func(client.Ack, error) {})
 }
 
-// TryProduce finds no room in the stall, so that waiting for it is noticed.
-func (s *script) TryProduce(_ context.Context, _ client.Record, done func(client.Ack, error)) error {
-	if s.stall > 0 && !s.now.Before(s.stallAt) {
-		return client.ErrBufferFull
+// TryProduceAll finds no room in the stall, so that waiting for it is noticed.
+func (s *script) TryProduceAll(_ context.Context, rs []client.Record, done client.Outcome) (int, error) {
+	for i := range rs {
+		if s.stall > 0 && !s.now.Before(s.stallAt) {
+			return i, client.ErrBufferFull
+		}
+		s.accept(func(a client.Ack, err error) { done(i, i+1, a, err) })
 	}
-	return s.accept(done)
+	return len(rs), nil
 }
 
-func (s *script) ProduceAsync(_ context.Context, _ client.Record, done func(client.Ack, error)) error {
-	return s.accept(done)
+func (s *script) ProduceAll(_ context.Context, rs []client.Record, done client.Outcome) (int, error) {
+	for i := range rs {
+		s.accept(func(a client.Ack, err error) { done(i, i+1, a, err) })
+	}
+	return len(rs), nil
 }
 
 // drive runs a producer for ten seconds, in which the broker stands still for
@@ -218,8 +224,8 @@ func TestLimit(t *testing.T) {
 	m := newMeter()
 	p = newProducer(&script{}, newLoad("produce"), pace{}, nil, nil)
 	p.m = m
-	p.timed(time.Time{})(client.Ack{}, failing)
-	p.plain(client.Ack{}, errors.New("later"))
+	p.timed(time.Time{})(0, 1, client.Ack{}, failing)
+	p.plain(0, 1, client.Ack{}, errors.New("later"))
 	if n := m.failed.Load(); n != 2 || m.failure() != failing || m.records.Load() != 0 || m.end().Count() != 0 {
 		t.Fatalf("%d failures, the first %v, %d records", n, m.failure(), m.records.Load())
 	}

@@ -84,8 +84,8 @@ func (ps producers) given() (n int64) {
 // An outlet takes records: a client.Producer, or what a test puts in its place.
 type outlet interface {
 	Produce(ctx context.Context, r client.Record) (client.Ack, error)
-	ProduceAsync(ctx context.Context, r client.Record, done func(client.Ack, error)) error
-	TryProduce(ctx context.Context, r client.Record, done func(client.Ack, error)) error
+	ProduceAll(ctx context.Context, rs []client.Record, done client.Outcome) (int, error)
+	TryProduceAll(ctx context.Context, rs []client.Record, done client.Outcome) (int, error)
 	Flush(ctx context.Context) error
 	Close() error
 }
@@ -97,8 +97,8 @@ type producer struct {
 	out    outlet
 	now    func() time.Time
 	pause  func(context.Context, time.Duration)
-	record client.Record
-	pace   pace // rate 0: none
+	group  []client.Record // given together, every of them at most
+	pace   pace            // rate 0: none
 	one    bool
 
 	payload []byte
@@ -123,25 +123,29 @@ type producer struct {
 	late   time.Duration // the most that a record was given after it was due
 
 	// Of the callbacks.
-	plain     func(client.Ack, error) // p.outcome
+	plain     client.Outcome // p.outcome
 	acked     int64
 	published int64 // of acked, to the meter
 	stamps    sync.Pool
 }
 
 func newProducer(out outlet, l *load, at pace, payload []byte, keys [][]byte) *producer {
-	p := &producer{out: out, now: time.Now, pause: pause, record: client.Record{Topic: l.topic}, pace: at, one: l.one,
+	p := &producer{out: out, now: time.Now, pause: pause, pace: at, one: l.one,
 		payload: payload, size: int(l.size), keys: keys, bytes: l.recordBytes(), every: l.timedEvery()}
+	p.group = make([]client.Record, min(p.every, maxGroup))
+	for i := range p.group {
+		p.group[i].Topic = l.topic
+	}
 	p.plain = p.outcome
 	p.stamps.New = p.newStamp
 	return p
 }
 
-// A stamp follows a record that is timed.
+// A stamp follows records given together, of which the first is timed.
 type stamp struct {
 	p    *producer
 	from time.Time
-	done func(client.Ack, error)
+	done client.Outcome
 }
 
 func (p *producer) newStamp() any {
@@ -150,21 +154,25 @@ func (p *producer) newStamp() any {
 	return s
 }
 
-func (s *stamp) outcome(a client.Ack, err error) {
-	s.p.outcome(a, err)
-	if err == nil {
-		s.p.m.observe(s.p.now().Sub(s.from))
+func (s *stamp) outcome(from, to int, a client.Ack, err error) {
+	p := s.p
+	p.outcome(from, to, a, err)
+	if from > 0 {
+		return
 	}
-	s.p.publish()
-	s.p.stamps.Put(s)
+	if err == nil {
+		p.m.observe(p.now().Sub(s.from))
+	}
+	p.publish()
+	p.stamps.Put(s) // that others of its records still come does not matter: they need s.p
 }
 
-func (p *producer) outcome(_ client.Ack, err error) {
+func (p *producer) outcome(from, to int, _ client.Ack, err error) {
 	if err != nil {
 		p.m.fail(err)
 		return
 	}
-	p.acked++
+	p.acked += int64(to - from)
 }
 
 // publish tells the meter of what was acknowledged since the last time. Doing
@@ -228,15 +236,8 @@ func (p *producer) flatOut(ctx context.Context, limit int64) error {
 		if p.over(ctx, now) {
 			return nil
 		}
-		p.record.Time = now
-		end := min(p.gave+p.every, limit)
-		if err := p.give(ctx, p.timed(now)); err != nil {
+		if err := p.give(ctx, min(p.every, limit-p.gave), now, p.timed(now)); err != nil {
 			return err
-		}
-		for p.gave < end {
-			if err := p.give(ctx, p.plain); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
@@ -255,15 +256,13 @@ func (p *producer) paced(ctx context.Context, begin time.Time, limit int64) erro
 			continue
 		}
 		p.late = max(p.late, now.Sub(begin)-p.pace.at(p.gave))
-		for p.record.Time = now; p.gave < due; {
-			done, timed := p.plain, p.gave%p.every == 0
-			if timed || p.mark != nil {
-				p.due = begin.Add(p.pace.at(p.gave))
-			}
-			if timed {
+		for p.gave < due {
+			done, n := p.plain, p.every-p.gave%p.every
+			p.due = begin.Add(p.pace.at(p.gave))
+			if n == p.every {
 				done = p.timed(p.due)
 			}
-			if err := p.give(ctx, done); err != nil {
+			if err := p.give(ctx, min(n, due-p.gave), now, done); err != nil {
 				return err
 			}
 		}
@@ -279,7 +278,8 @@ func (p *producer) singly(ctx context.Context, begin time.Time, limit int64) err
 		if p.over(ctx, now) {
 			return nil
 		}
-		p.record.Time, p.due = now, now
+		r := &p.group[0]
+		r.Time, p.due = now, now
 		if p.pace.rate > 0 {
 			p.due = begin.Add(p.pace.at(p.gave))
 			if now.Before(p.due) {
@@ -288,12 +288,12 @@ func (p *producer) singly(ctx context.Context, begin time.Time, limit int64) err
 			}
 			p.late = max(p.late, now.Sub(p.due))
 		}
-		p.next()
-		a, err := p.out.Produce(ctx, p.record)
+		p.next(r)
+		a, err := p.out.Produce(ctx, *r)
 		if err != nil && ctx.Err() != nil {
 			return nil // its outcome is nobody's fault
 		}
-		p.outcome(a, err)
+		p.outcome(0, 1, a, err)
 		if err == nil {
 			p.m.observe(p.now().Sub(p.due))
 		}
@@ -305,42 +305,68 @@ func (p *producer) singly(ctx context.Context, begin time.Time, limit int64) err
 	return nil
 }
 
-// timed returns a callback that times a record from then on.
-func (p *producer) timed(from time.Time) func(client.Ack, error) {
+// timed returns what is told of records of which the first is timed from then on.
+func (p *producer) timed(from time.Time) client.Outcome {
 	s := p.stamps.Get().(*stamp)
 	s.from = from
 	return s.done
 }
 
-// next puts the next value and key into the record that is about to be given.
-func (p *producer) next() {
+// next puts the next value and key into a record that is about to be given.
+func (p *producer) next(r *client.Record) {
 	p.gave++
-	p.record.Value = p.payload[p.at : p.at+p.size : p.at+p.size]
+	r.Value = p.payload[p.at : p.at+p.size : p.at+p.size]
 	if p.at += p.size | 1; p.at >= block {
 		p.at %= block
 	}
 	if p.mark != nil {
-		copy(p.scratch, p.record.Value)
+		copy(p.scratch, r.Value)
 		p.mark(p.scratch, p.due)
-		p.record.Value = p.scratch
+		r.Value = p.scratch
 	}
 	if p.keys != nil {
-		p.record.Key = p.keys[p.key]
+		r.Key = p.keys[p.key]
 		if p.key++; p.key == len(p.keys) {
 			p.key = 0
 		}
 	}
 }
 
-// give gives one record, waiting for room if there is none.
-func (p *producer) give(ctx context.Context, done func(client.Ack, error)) error {
-	p.next()
-	err := p.out.TryProduce(context.Background(), p.record, done) // one that never ends costs nothing to look at
+// maxGroup bounds the records given together: their descriptions fit the
+// first-level cache.
+const maxGroup = 256
+
+// give gives the next n records, event time now, waiting for room if there is none.
+func (p *producer) give(ctx context.Context, n int64, now time.Time, done client.Outcome) error {
+	most := len(p.group)
+	if p.mark != nil {
+		most = 1 // there is one scratch
+	}
+	for n > 0 {
+		rs := p.group[:min(int(n), most)]
+		n -= int64(len(rs))
+		for i := range rs {
+			rs[i].Time = now
+			p.next(&rs[i])
+		}
+		if err := p.giveGroup(ctx, rs, done); err != nil {
+			return err
+		}
+		done = p.plain
+	}
+	return nil
+}
+
+func (p *producer) giveGroup(ctx context.Context, rs []client.Record, done client.Outcome) error {
+	given, err := p.out.TryProduceAll(context.Background(), rs, done) // a context that never ends costs nothing to look at
 	if err != client.ErrBufferFull {
 		return err
 	}
+	if given > 0 {
+		rs, done = rs[given:], p.plain
+	}
 	before := p.now()
-	err = p.out.ProduceAsync(ctx, p.record, done)
+	_, err = p.out.ProduceAll(ctx, rs, done)
 	p.waited += p.now().Sub(before)
 	return err
 }
