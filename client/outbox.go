@@ -88,6 +88,27 @@ func (p *Producer) acceptSome(ctx context.Context, rs []Record, from int, done O
 	return at - from, f, err
 }
 
+// same reports whether r, which follows last, goes to the same partition of the
+// topic, which is l's.
+func (t *outTopic) same(last, r *Record, l *lane) bool {
+	if r.Topic != t.name {
+		return false
+	}
+	if !r.Pinned && r.Key == nil && !last.Pinned && last.Key == nil {
+		return true // it only moves with a complete batch
+	}
+	next, err := t.lane(r)
+	return err == nil && next == l
+}
+
+// millis returns the event time, in milliseconds since the epoch.
+func (r *Record) millis() int64 {
+	if r.Time.IsZero() {
+		return time.Now().UnixMilli()
+	}
+	return r.Time.UnixMilli()
+}
+
 // placeRun takes those of the records of t from rs[from] on that go into one
 // batch and for which there is room.
 func (p *Producer) placeRun(t *outTopic, rs []Record, from int, done Outcome) (taken int, f *flight, err error) {
@@ -106,23 +127,20 @@ func (p *Producer) placeRun(t *outTopic, rs []Record, from int, done Outcome) (t
 	}
 	fresh = fresh || b.count == 1
 	at := from + 1
-	for ; at < len(rs) && err == nil && b.state == filling; at++ {
+	for ; at < len(rs) && b.state == filling; at++ {
 		r := &rs[at]
 		n = cost(r)
-		if r.Topic != t.name || p.used+n > p.o.BufferBytes {
+		if p.used+n > p.o.BufferBytes || !t.same(&rs[at-1], r, l) {
 			break
-		}
-		if next, e := t.lane(r); e != nil || next != l {
-			break // and if it is an error, the next run finds it
 		}
 		if !b.takes(n) {
 			p.complete(b, true)
 			break
 		}
-		_, err = p.place(l, r, n)
-	}
-	if err != nil {
-		at--
+		if _, err = b.builder.Add(r.millis(), r.Key, r.Value, r.Headers); err != nil {
+			break
+		}
+		p.count(b, n)
 	}
 	b.done.addRun(done, from, at-from)
 	f, _ = p.arrived(l, fresh, false)
@@ -274,10 +292,7 @@ func (t *outTopic) lane(r *Record) (*lane, error) {
 
 // place encodes a record of cost n into the last batch of a lane, or a new one.
 func (p *Producer) place(l *lane, r *Record, n int64) (*batch, error) {
-	at := r.Time.UnixMilli()
-	if r.Time.IsZero() {
-		at = time.Now().UnixMilli()
-	}
+	at := r.millis()
 	if b := l.last(); b != nil {
 		if b.takes(n) {
 			ok, err := b.builder.Add(at, r.Key, r.Value, r.Headers)

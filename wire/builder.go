@@ -67,8 +67,10 @@ func (b *Builder) Count() int { return b.count }
 // batch, TOO_LARGE, or that its headers pass MaxHeaders or MaxHeaderBytes,
 // INVALID_REQUEST. In both cases the batch is as before.
 func (b *Builder) Add(time int64, key, value []byte, hs []Header) (ok bool, err error) {
-	if err := checkHeaders(hs); err != nil {
-		return false, err
+	if len(hs) > 0 {
+		if err := checkHeaders(hs); err != nil {
+			return false, err
+		}
 	}
 	if b.count == 0 {
 		b.baseTime, b.maxTime = time, time
@@ -76,16 +78,21 @@ func (b *Builder) Add(time int64, key, value []byte, hs []Header) (ok bool, err 
 	delta := time - b.baseTime // may wrap around; the reader's sum wraps back
 	body := 1 + varintLen(delta) + varintLen(int64(b.count)) + bytesLen(key) + bytesLen(value) + headersLen(hs)
 	size := varintLen(int64(body)) + body
-	if free := b.o.MaxBytes - max(b.Len(), HeaderSize); size > free || b.count == math.MaxInt32 {
+	used := HeaderSize
+	if b.buf != nil {
+		used = len(b.buf.B)
+	}
+	if size > b.o.MaxBytes-used || b.count == math.MaxInt32 {
 		if b.count == 0 {
 			return false, Errorf(CodeTooLarge, "record of %d bytes in a batch of at most %d", size, b.o.MaxBytes)
 		}
 		return false, nil
 	}
-	b.reserve(size)
-	at := len(b.buf.B)
-	p := b.buf.B[:at+size]
-	at = putVarint(p, at, int64(body))
+	if b.buf == nil || cap(b.buf.B)-used < size {
+		b.reserve(size)
+	}
+	p := b.buf.B[:used+size]
+	at := putVarint(p, used, int64(body))
 	p[at] = 0
 	at = putVarint(p, at+1, delta)
 	at = putVarint(p, at, int64(b.count))
@@ -93,7 +100,7 @@ func (b *Builder) Add(time int64, key, value []byte, hs []Header) (ok bool, err 
 	at = putNullBytes(p, at, value)
 	at = putHeaders(p, at, hs)
 	if at != len(p) {
-		panic(fmt.Sprintf("BUG: record of %d bytes took %d", size, at-len(b.buf.B)))
+		panic(fmt.Sprintf("BUG: record of %d bytes took %d", size, at-used))
 	}
 	b.buf.B = p
 	if b.o.Codec == None && len(p)-b.summed >= sumEvery {
@@ -121,9 +128,6 @@ func (b *Builder) reserve(n int) {
 		return
 	}
 	old := b.buf
-	if cap(old.B)-len(old.B) >= n {
-		return
-	}
 	b.buf = pool(b.o.Pool).Get(max(len(old.B)+n, 2*cap(old.B)))
 	b.buf.B = b.buf.B[:copy(b.buf.B, old.B)]
 	old.Release()
@@ -239,7 +243,15 @@ func bytesLen(b []byte) int {
 	return varintLen(int64(len(b))) + len(b)
 }
 
+// headersLen returns what putHeaders takes. Both are inlined for no headers.
 func headersLen(hs []Header) int {
+	if len(hs) == 0 {
+		return 1
+	}
+	return someHeadersLen(hs)
+}
+
+func someHeadersLen(hs []Header) int {
 	n := varintLen(int64(len(hs)))
 	for _, h := range hs {
 		n += varintLen(int64(len(h.Key))) + len(h.Key) + bytesLen(h.Value)
@@ -257,6 +269,14 @@ func putNullBytes(p []byte, at int, b []byte) int {
 }
 
 func putHeaders(p []byte, at int, hs []Header) int {
+	if len(hs) == 0 {
+		p[at] = 0
+		return at + 1
+	}
+	return putSomeHeaders(p, at, hs)
+}
+
+func putSomeHeaders(p []byte, at int, hs []Header) int {
 	at = putVarint(p, at, int64(len(hs)))
 	for _, h := range hs {
 		at = putVarint(p, at, int64(len(h.Key)))
