@@ -234,10 +234,7 @@ func (o *outbox) send(block bool) (ok bool, err error) {
 				return false, err
 			}
 		case o.file < len(p.files):
-			if !block {
-				return false, nil
-			}
-			if err := o.sendRange(&p.files[o.file]); err != nil {
+			if ok, err := o.sendRange(&p.files[o.file], block); err != nil || !ok {
 				return false, err
 			}
 		default:
@@ -305,28 +302,40 @@ func (p *parcel) hasRange() bool {
 	return false
 }
 
-// sendRange sends one fragment of f, or ends it.
-func (o *outbox) sendRange(f *FileRange) error {
+// maxInline is the greatest file range that is sent without block: as long as a
+// copy of it takes, whoever sends can be kept. Whoever answers with ranges has
+// seen to it that they are in memory.
+const maxInline = 64 << 10
+
+// sendRange sends one fragment of f, or ends it. ok is false if that has to wait
+// and may not.
+func (o *outbox) sendRange(f *FileRange, block bool) (ok bool, err error) {
 	left := f.Len - o.fileOff
 	if left <= 0 {
 		o.file, o.fileOff = o.file+1, 0
 		f.done()
-		return nil
+		return true, nil
 	}
-	n, ok, err := o.sock.sendFile(f, o.fileOff, int(min(left, fragment)))
-	if ok {
+	if !block && left > maxInline {
+		return false, nil
+	}
+	n, ok, wait, err := o.sock.sendFile(f, o.fileOff, int(min(left, fragment)), block)
+	switch {
+	case wait, !ok && !block:
+		return false, nil
+	case ok:
 		o.count.file.Add(int64(n))
-	} else {
+	default:
 		n, err = o.copyRange(f, int(min(left, copyBuf)))
 	}
 	if n == 0 && err == nil {
 		err = errShortRange
 	}
 	if err != nil {
-		return fmt.Errorf("%d bytes at offset %d, %d sent: %w", f.Len, f.Off, o.fileOff, err)
+		return false, fmt.Errorf("%d bytes at offset %d, %d sent: %w", f.Len, f.Off, o.fileOff, err)
 	}
 	o.fileOff += int64(n)
-	return nil
+	return true, nil
 }
 
 // copyRange sends the next n bytes of f through memory.

@@ -172,6 +172,78 @@ func TestSendFile(t *testing.T) {
 	}
 }
 
+// TestInlineRange: who answers with a small range sends it himself, as far as the
+// socket takes it; a large one goes by a goroutine.
+func TestInlineRange(t *testing.T) {
+	f, data := randomFile(t, 4*maxInline)
+	var open sync.WaitGroup
+	h := serveRanges(sysReader{f}, &open)
+	l := newLoop(t, handlerFunc(func(c *Call) {
+		if c.correlation%2 == 0 {
+			go h.ServeCall(c) // as a fetch that was parked
+			return
+		}
+		h.ServeCall(c)
+	}))
+	c := l.dial(t)
+	check := func(lens ...int) {
+		t.Helper()
+		var q [][2]int
+		for i, n := range lens {
+			q = append(q, [2]int{i, n})
+		}
+		open.Add(len(q))
+		checkFetch(t, c, data, q...)
+		open.Wait()
+	}
+	for range 20 {
+		check(1)
+		check(maxInline)
+		check(100, 0, 3000)
+	}
+	if n := l.server.Stats().Writers; n != 0 {
+		t.Errorf("%d goroutines for small ranges", n)
+	}
+	check(maxInline + 1)
+	if n := l.server.Stats().Writers; n != 1 {
+		t.Errorf("%d goroutines for a large range", n)
+	}
+
+	// Answers that nobody reads fill the socket; all of them arrive in the end.
+	const many = 90
+	answers := make(chan error, many)
+	full := func() error {
+		for began := time.Now(); l.server.Stats().Writers == 1; runtime.Gosched() {
+			if time.Since(began) > time.Minute {
+				return errors.New("the socket never got full")
+			}
+		}
+		return nil
+	}
+	open.Add(many)
+	for i := range many {
+		r := new(FetchResponse)
+		c.GoBuf(fetchRanges([2]int{i, maxInline}), r, func(b *mem.Buf, err error) {
+			if err == nil {
+				if i == 0 {
+					err = full() // keeps the connection's reader
+				}
+				if !bytes.Equal(r.Partitions[0].Data, data[i:i+maxInline]) {
+					err = errors.New("wrong bytes")
+				}
+				b.Release()
+			}
+			answers <- err
+		})
+	}
+	for range many {
+		if err := <-answers; err != nil {
+			t.Fatal(err)
+		}
+	}
+	open.Wait()
+}
+
 // TestCopiedRange sends from what is no file of the system.
 func TestCopiedRange(t *testing.T) {
 	data := make([]byte, 1<<20)

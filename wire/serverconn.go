@@ -326,10 +326,15 @@ func (c *serverConn) ended(n int) {
 	}
 }
 
-// send queues an answer; unless somebody sends already, or the reader will,
-// a goroutine does.
+// send queues an answer. Unless somebody sends already, or the reader will, the
+// caller sends one with ranges, as far as that needs no waiting, and a goroutine
+// any other: it may come from within a partition's turn, with many behind it.
 func (c *serverConn) send(p parcel) {
-	if mine, _ := c.out.push(p); mine {
+	ranges := len(p.files) > 0
+	switch mine, _ := c.out.push(p); {
+	case mine && ranges:
+		c.out.flush()
+	case mine:
 		c.out.start()
 	}
 }

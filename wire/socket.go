@@ -49,7 +49,7 @@ type tryWriter interface {
 func (s *socket) write(bufs [][]byte, more, block bool) (int, error) {
 	if s.raw != nil {
 		s.w.bufs, s.w.more = bufs, more
-		n, err := s.rawWrite(block)
+		n, _, err := s.rawWrite(block)
 		s.w.bufs = nil
 		return n, err
 	}
@@ -66,34 +66,35 @@ func (s *socket) write(bufs [][]byte, more, block bool) (int, error) {
 	return s.Conn.Write(bufs[0][:min(len(bufs[0]), firstPiece)])
 }
 
-// rawWrite does what s.w asks.
-func (s *socket) rawWrite(block bool) (int, error) {
-	n, err, wait := s.rawWriteOnce(false)
+// rawWrite does what s.w asks; wait says that without block it did nothing,
+// since it would have had to wait.
+func (s *socket) rawWrite(block bool) (n int, wait bool, err error) {
+	n, wait, err = s.rawWriteOnce(false)
 	if !wait || !block {
-		return n, err
+		return n, wait, err
 	}
 	// The deadline is set only now: a write that need not wait, nearly all,
 	// is spared two timer changes.
 	if err := s.SetWriteDeadline(time.Now().Add(s.patience)); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	n, err, _ = s.rawWriteOnce(true)
+	n, _, err = s.rawWriteOnce(true)
 	if err == nil {
 		err = s.SetWriteDeadline(time.Time{})
 	}
-	return n, err
+	return n, false, err
 }
 
-// rawWriteOnce runs the write callback; wait says that it would have blocked.
-func (s *socket) rawWriteOnce(block bool) (n int, err error, wait bool) {
+// rawWriteOnce runs the write callback.
+func (s *socket) rawWriteOnce(block bool) (n int, wait bool, err error) {
 	s.w.block, s.w.n, s.w.err = block, 0, nil
 	if err := s.raw.Write(s.onWrite); err != nil {
-		return 0, err, false
+		return 0, false, err
 	}
 	if s.w.err == errWouldBlock {
-		return 0, nil, true
+		return 0, true, nil
 	}
-	return s.w.n, s.w.err, false
+	return s.w.n, false, s.w.err
 }
 
 // plainEnded is ended for connections that are no system sockets; only some
