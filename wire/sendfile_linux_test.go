@@ -50,6 +50,7 @@ func newLoop(t testing.TB, h Handler) *loop {
 		t.Fatal(err)
 	}
 	l.addr = ln.Addr().String()
+	l.server.init() // so that tests may look at what it makes
 	served := make(chan error, 1)
 	go func() { served <- l.server.Serve(ln) }()
 	t.Cleanup(func() {
@@ -242,6 +243,47 @@ func TestInlineRange(t *testing.T) {
 		}
 	}
 	open.Wait()
+}
+
+// TestBulk: while all places for large pieces are taken, a large answer waits and
+// small ones pass.
+func TestBulk(t *testing.T) {
+	f, data := randomFile(t, 4<<20)
+	var open sync.WaitGroup
+	l := newLoop(t, serveRanges(sysReader{f}, &open))
+	large, small := l.dial(t), l.dial(t)
+	for range cap(l.server.bulk) {
+		l.server.bulk <- struct{}{}
+	}
+	open.Add(1)
+	done := make(chan error, 1)
+	var r FetchResponse
+	large.GoBuf(fetchRanges([2]int{1, 3 << 20}), &r, func(b *mem.Buf, err error) {
+		if err == nil {
+			if !bytes.Equal(r.Partitions[0].Data, data[1:1+3<<20]) {
+				err = errors.New("wrong bytes")
+			}
+			b.Release()
+		}
+		done <- err
+	})
+	for range 50 {
+		open.Add(1)
+		checkFetch(t, small, data, [2]int{3, maxInline})
+	}
+	if n := l.server.Stats().SentFileBytes; n > 50*maxInline {
+		t.Errorf("%d bytes of files were sent, the small answers have less", n)
+	}
+	for range cap(l.server.bulk) {
+		<-l.server.bulk
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	open.Wait()
+	if n := len(l.server.bulk); n != 0 {
+		t.Errorf("%d places are still taken", n)
+	}
 }
 
 // TestCopiedRange sends from what is no file of the system.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -52,6 +53,11 @@ type Server struct {
 	empty     chan struct{} // closed when draining and the last connection has ended
 
 	replySizes [len(apis)]replySize
+
+	// bulk has a place for each large piece of a file that is being sent. A piece
+	// keeps a processor for as long as it takes to copy 1 MiB, so readers of a
+	// backlog leave one for all others.
+	bulk chan struct{}
 
 	traffic traffic
 	count   struct {
@@ -126,6 +132,7 @@ func (s *Server) init() {
 		s.listeners = map[net.Listener]struct{}{}
 		s.conns = map[*serverConn]struct{}{}
 		s.empty = make(chan struct{})
+		s.bulk = make(chan struct{}, max(runtime.GOMAXPROCS(0)-1, 1))
 	})
 }
 

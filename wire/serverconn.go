@@ -67,6 +67,7 @@ type serverConn struct {
 func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c := &serverConn{server: s, budget: mem.NewBudget(s.ConnBudget), gone: make(chan struct{})}
 	c.sock = newSocket(nc, s.SendTimeout)
+	c.sock.bulk = s.bulk
 	c.fell.L = &c.out.mu
 	c.out.init(c.sock, s.replies, c, &s.traffic)
 	c.in.init(c.sock, s.requests)

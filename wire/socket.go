@@ -15,6 +15,7 @@ type socket struct {
 	net.Conn
 	raw      syscall.RawConn // nil: not a system socket
 	patience time.Duration   // how long a write may make no progress
+	bulk     chan struct{}   // places for large pieces of files being sent; nil: any number
 
 	// Arguments and results of the write callback, which is made once so that
 	// a write allocates nothing. They belong to whoever sends.

@@ -61,8 +61,7 @@ func (s *socket) tryWrite(fd uintptr) (done bool) {
 	for {
 		switch {
 		case len(w.bufs) == 0:
-			off := w.off
-			w.n, w.err = unix.Sendfile(int(fd), int(w.file), &off, w.len)
+			w.n, w.err = s.sendOnce(int(fd))
 		case len(w.bufs) == 1:
 			flags := unix.MSG_NOSIGNAL
 			if w.more {
@@ -80,6 +79,17 @@ func (s *socket) tryWrite(fd uintptr) (done bool) {
 	}
 	w.n = max(w.n, 0)
 	return w.err != unix.EAGAIN || !w.block
+}
+
+// sendOnce sends from the file that s.w names. A large piece has to have a place
+// among those that are sent at once.
+func (s *socket) sendOnce(fd int) (int, error) {
+	if s.bulk != nil && s.w.len > maxInline {
+		s.bulk <- struct{}{}
+		defer func() { <-s.bulk }()
+	}
+	off := s.w.off
+	return unix.Sendfile(fd, int(s.w.file), &off, s.w.len)
 }
 
 // ended reports whether the peer has ended the connection and nothing is left
