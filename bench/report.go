@@ -104,17 +104,21 @@ func latencyOf(h *mem.Hist) *Latency {
 // measure runs work twice, to warm up and to be counted. The result is nil only
 // if nothing could be measured.
 func (t *target) measure(ctx context.Context, l *load, d *display, work func(context.Context, *meter, span) error) (*Result, error) {
+	warm, m := newMeter(), newMeter()
+	calm, end := context.WithCancel(ctx)
+	defer end()
+	go mem.Calm(calm, func() int64 { return warm.records.Load() + m.records.Load() })
 	if l.warmUp > 0 {
-		m, s := newMeter(), span{duration: l.warmUp}
-		stop := t.watch(d, "warm-up ", m, s)
-		err := work(ctx, m, s)
+		s := span{duration: l.warmUp}
+		stop := t.watch(d, "warm-up ", warm, s)
+		err := work(ctx, warm, s)
 		stop()
-		if err = errors.Join(err, m.failure()); err != nil || ctx.Err() != nil {
+		if err = errors.Join(err, warm.failure()); err != nil || ctx.Err() != nil {
 			return nil, errors.Join(err, context.Cause(ctx))
 		}
 	}
 	r := l.result(t)
-	m, s := newMeter(), span{duration: l.duration, records: l.records}
+	s := span{duration: l.duration, records: l.records}
 	from, err := t.mark(ctx)
 	if err != nil {
 		return nil, err

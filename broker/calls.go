@@ -27,3 +27,11 @@ func (b *Broker) ServeCall(c *wire.Call) {
 	b.count.requests[c.API].Add(1)
 	serve(b, c)
 }
+
+// requests returns how many requests there have been.
+func (b *Broker) requests() (n int64) {
+	for i := range b.count.requests {
+		n += b.count.requests[i].Load()
+	}
+	return n
+}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/teralog/teralog/coord"
+	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
@@ -92,6 +93,7 @@ func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error
 	}
 	fmt.Fprintf(out, "teralog %s ready: %s, data %s, node %d, cluster %v, %d topics\n",
 		wire.Software, at, strings.Join(c.DataDirs, ","), c.Node, b.Cluster(), len(b.Image().Topics()))
+	go mem.Calm(ctx, b.requests)
 	return b.Run(ctx, ln)
 }
 

@@ -1,7 +1,11 @@
 package mem
 
 import (
+	"context"
+	"os"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,4 +62,63 @@ func TestClockShared(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestLoad: busy is who did enough since the last look.
+func TestLoad(t *testing.T) {
+	var l load
+	f := func(done int64, want bool) {
+		t.Helper()
+		if got := l.busy(done); got != want {
+			t.Fatalf("busy after %d operations: %v", done, got)
+		}
+	}
+	f(0, false)
+	f(calmWork-1, false)
+	f(2*calmWork-1, true)
+	f(2*calmWork-1, false)
+	f(9*calmWork, true)
+}
+
+// TestCalm: a busy process gets one processor more, for as long as Calm runs; one
+// whose user has set their number gets none.
+func TestCalm(t *testing.T) {
+	if !canNap {
+		t.Skip("not on this system")
+	}
+	procs := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(procs)
+	var asked atomic.Int64
+	start := func() (stop func()) {
+		asked.Store(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { Calm(ctx, func() int64 { return asked.Add(1) * calmWork }) })
+		return func() {
+			cancel()
+			running.Wait()
+		}
+	}
+
+	if old, set := os.LookupEnv("GOMAXPROCS"); set {
+		defer os.Setenv("GOMAXPROCS", old)
+		os.Unsetenv("GOMAXPROCS")
+	}
+	stop := start()
+	for asked.Load() < 3 { // it has been busy twice
+		runtime.Gosched()
+	}
+	if n := runtime.GOMAXPROCS(0); n != procs+1 {
+		t.Errorf("%d processors, there were %d", n, procs)
+	}
+	stop()
+	if n := runtime.GOMAXPROCS(0); n != procs {
+		t.Errorf("%d processors are left, there were %d", n, procs)
+	}
+
+	t.Setenv("GOMAXPROCS", "4")
+	start()()
+	if n := asked.Load(); n != 0 {
+		t.Errorf("asked %d times by one who knows better", n)
+	}
 }
