@@ -21,6 +21,9 @@ written first.
 
   teralog bench consume --size 100 --consumers 10
   teralog bench consume --server 127.0.0.1:7400 --topic orders --partitions 6
+  teralog bench consume --server 127.0.0.1:7400 --topic orders --follow --consumers 1000
+
+With --follow they begin at the end instead and read what others write.
 
 The run is marked as bound by the generator if the client used nine tenths of
 the cores it could have had, one a consumer and no more than the broker left
@@ -38,13 +41,17 @@ func benchConsume(ctx context.Context, args []string, start Start, _ io.Reader, 
 	l.outputFlags(f)
 	f.IntVar(&l.consumers, "consumers", l.consumers, "consumers, each with a connection of its own")
 	f.Var(size(&l.backlog), "backlog", "bytes of records to write before, if the topic is empty")
+	f.BoolVar(&l.follow, "follow", false, "read what others write meanwhile, from the end on")
 	l.refine = l.someConsumers
 	return l.execute(ctx, f, args, start, out, notes, measureConsume)
 }
 
 func (l *load) someConsumers() error {
-	if l.consumers == 0 {
+	switch {
+	case l.consumers == 0:
 		return usage{errors.New("--consumers 0: nobody reads")}
+	case l.follow && l.server == "":
+		return usage{errors.New("--follow reads what others write: name their broker with --server")}
 	}
 	return nil
 }
@@ -53,6 +60,9 @@ func (l *load) someConsumers() error {
 func measureConsume(ctx context.Context, t *target, l *load, d *display) (*Result, error) {
 	if err := t.prepare(ctx, l); err != nil {
 		return nil, err
+	}
+	if l.follow {
+		return t.followed(ctx, l, d)
 	}
 	n, err := t.fill(ctx, l, d)
 	if err != nil {
@@ -76,6 +86,16 @@ func measureConsume(ctx context.Context, t *target, l *load, d *display) (*Resul
 		r.bound(readersBusy(r, l.consumers))
 	}
 	return r, err
+}
+
+// followed reads what others write.
+func (t *target) followed(ctx context.Context, l *load, d *display) (*Result, error) {
+	rs, err := openReaders(ctx, t, l, client.Range{From: client.End()})
+	if err != nil {
+		return nil, err
+	}
+	defer closeReaders(rs)
+	return t.measure(ctx, l, d, func(ctx context.Context, m *meter, s span) error { return readAll(ctx, rs, m, s) })
 }
 
 // fill writes a topic's backlog if the topic is empty, and returns how many

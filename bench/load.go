@@ -40,6 +40,7 @@ type load struct {
 	inFlight   int
 	linger     time.Duration
 	one        bool // each record waits for the one before it
+	follow     bool // read from the end on
 
 	rate     int64 // records a second, 0: as fast as it goes
 	warmUp   time.Duration

@@ -512,3 +512,49 @@ func TestDisplay(t *testing.T) {
 		t.Fatal(done)
 	}
 }
+
+// TestFollow reads what somebody else writes, and only that.
+func TestFollow(t *testing.T) {
+	b, err := inProcess(t)(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(client.Options{Servers: []string{b.Addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.CreateTopic(t.Context(), client.TopicSpec{Name: "bench", Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.NewProducer(client.ProducerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	before := make([]byte, 1000) // would count ten times as much
+	if _, err := p.Produce(t.Context(), client.Record{Topic: "bench", Value: before}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for ctx.Err() == nil {
+			p.Produce(ctx, client.Record{Topic: "bench", Value: make([]byte, 100)})
+		}
+	})
+	var out bytes.Buffer
+	err = Run(t.Context(), []string{"consume", "--server", b.Addr, "--follow", "--warm-up", "0s", "--consumers", "3", "--records", "300", "-o", "json", "-q"}, nil, nil, &out, io.Discard)
+	cancel()
+	writing.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Result
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Records < 300 || r.Bytes != r.Records*100 {
+		t.Errorf("%d records, %d bytes", r.Records, r.Bytes)
+	}
+}

@@ -25,7 +25,7 @@ func crowdTrials() []trial {
 	parked := func(readers int64) side {
 		return func(ctx context.Context, s *suite) (*outcome, error) {
 			return beside(ctx, s, nil,
-				[]string{"e2e", "--topic", "bench", "--consumers", text(readers), "--rate", "1", "--warm-up", "0s", "--duration", s.lasting(14 * time.Second)}, readers > 0,
+				[]string{"consume", "--follow", "--topic", "bench", "--consumers", text(readers), "--warm-up", "0s", "--duration", s.lasting(14 * time.Second)}, readers > 0,
 				[]string{"produce", "--topic", "bench", "--size", "100", "--rate", "20", "--warm-up", "2s", "--duration", s.lasting(10 * time.Second)})
 		}
 	}
