@@ -3,6 +3,7 @@ package broker
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -143,6 +144,8 @@ func TestMetrics(t *testing.T) {
 	id := r.create("t", 2)
 	a := batchOf(t, wire.BuilderOptions{Topic: id}, "one", "two")
 	b := batchOf(t, wire.BuilderOptions{Topic: id, Partition: 1}, "three")
+	binary.LittleEndian.PutUint64(b[40:], uint64(r.now.Wall*1000)) // its greatest time, microseconds taken for milliseconds
+	resum(b)
 	bad := batchOf(t, wire.BuilderOptions{Topic: id, Partition: 2}, "there is no such partition")
 	r.send(a, b, bad)
 	r.ask(&wire.ProduceRequest{Acks: wire.AcksNone, Batches: []wire.Batch{a}}, &wire.ProduceResponse{})
@@ -171,6 +174,7 @@ func TestMetrics(t *testing.T) {
 	f(3, "teralog_requests_total", `api="Fetch"`)
 	f(1, "teralog_topics", "")
 	f(2, "teralog_partitions", "")
+	f(1, "teralog_partitions_with_future_times", "")
 	f(1, "teralog_parked_fetches", "")
 	f(0, "teralog_queued_batches", "")
 	f(0, "teralog_connections", "")

@@ -42,6 +42,7 @@ var metricRows = []metric{
 	}},
 	{name: "teralog_topics", kind: "gauge", help: "Topics of the cluster.", value: func(s *scrape) float64 { return float64(len(s.b.Image().Topics())) }},
 	{name: "teralog_partitions", kind: "gauge", help: "Partitions hosted here.", value: func(s *scrape) float64 { return float64(s.partitions) }},
+	{name: "teralog_partitions_with_future_times", kind: "gauge", help: "Of these, those with an event time more than an hour ahead of their last append.", value: func(s *scrape) float64 { return float64(s.future) }},
 	{name: "teralog_queued_batches", kind: "gauge", help: "Tasks in the mailboxes of the partitions.", value: func(s *scrape) float64 { return float64(s.queued.Queued) }},
 	{name: "teralog_queued_bytes", kind: "gauge", help: "Bytes of batches in the mailboxes of the partitions.", value: func(s *scrape) float64 { return float64(s.queued.QueuedBytes) }},
 	{name: "teralog_parked_fetches", kind: "gauge", help: "Fetches that wait for records.", value: func(s *scrape) float64 { return float64(s.b.lot.count()) }},
@@ -97,6 +98,7 @@ type scrape struct {
 	b          *Broker
 	server     wire.ServerStats
 	partitions int
+	future     int        // of these, with event times that cannot be
 	queued     repl.Stats // what waits, over all partitions
 }
 
@@ -105,6 +107,9 @@ func newScrape(b *Broker) *scrape {
 	for _, p := range b.set.Partitions() {
 		of := p.Stats()
 		s.partitions++
+		if v := p.View().Log; wire.FutureTime(v.GreatestTime(), v.LastAppendTime()) {
+			s.future++
+		}
 		s.queued.Queued += of.Queued
 		s.queued.QueuedBytes += of.QueuedBytes
 	}

@@ -8,10 +8,6 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
-// future is how far ahead of the stamp clock a segment's append time may lie
-// and still be believed.
-const future = int64(time.Hour / time.Millisecond)
-
 // A piece is one segment as retention sees it.
 type piece struct {
 	end   wire.Offset
@@ -23,7 +19,7 @@ type piece struct {
 // age returns the moment from which p grows old. A clock that once ran far
 // ahead must not keep a segment for ever.
 func (p piece) age(now int64) int64 {
-	if p.last > now+future {
+	if wire.FutureTime(p.last, now) {
 		return p.aged
 	}
 	return p.last

@@ -67,6 +67,14 @@ type PartitionDescription struct {
 	Directory      UUID  // the data directory that holds it
 }
 
+// FutureTime reports whether an event time lies more than an hour ahead of an
+// append time, both in ms: a clock or a unit is wrong then, such as microseconds
+// sent as milliseconds.
+func FutureTime(event, appended int64) bool {
+	const hour = 60 * 60 * 1000
+	return event > 0 && event-hour > appended
+}
+
 // TrimRequest gives up the records of one partition before an offset.
 type TrimRequest struct {
 	Topic     TopicID

@@ -145,7 +145,13 @@ func topicDescribe(ctx context.Context, args []string, out io.Writer) error {
 		}
 		fmt.Fprintln(w)
 		w.Flush()
-		return writePartitions(out, t)
+		if err := writePartitions(out, t); err != nil {
+			return err
+		}
+		if n := futureTimes(t); n > 0 {
+			fmt.Fprintf(out, "\nfuture timestamps: %d of %d partitions have a record more than an hour ahead of their last append\n", n, len(t.Partitions))
+		}
+		return nil
 	})
 }
 
@@ -176,6 +182,16 @@ func writePartitions(out io.Writer, t wire.TopicDescription) error {
 			p.Start, p.Committed, p.Committed-p.Start, p.Bytes, formatTime(p.GreatestTime), formatTime(p.LastAppendTime))
 	}
 	return w.Flush()
+}
+
+// futureTimes returns how many partitions hold event times that cannot be.
+func futureTimes(t wire.TopicDescription) (n int) {
+	for _, p := range t.Partitions {
+		if wire.FutureTime(p.GreatestTime, p.LastAppendTime) {
+			n++
+		}
+	}
+	return n
 }
 
 // formatTime writes ms since the epoch for people; "-" if nothing has a time.
@@ -215,8 +231,9 @@ func describedTopic(t wire.TopicDescription) any {
 		ID         wire.TopicID      `json:"id"`
 		Created    int64             `json:"created"`
 		Settings   map[string]string `json:"settings"`
+		Future     int               `json:"future_timestamps"` // partitions with some
 		Partitions []partition       `json:"partitions"`
-	}{t.Name, t.ID, t.Created, map[string]string{}, []partition{}}
+	}{t.Name, t.ID, t.Created, map[string]string{}, futureTimes(t), []partition{}}
 	for _, s := range t.Settings {
 		d.Settings[s.Key] = s.Value
 	}

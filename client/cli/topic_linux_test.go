@@ -46,7 +46,9 @@ func TestTopic(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	s.run("produce orders -p 1 -q", "a\nb\n")
+	s.run("produce orders -p 0 -q --input jsonl", `{"value":"c","time":1700000000000000}`+"\n") // microseconds
 	var d struct {
+		Future     int               `json:"future_timestamps"`
 		Settings   map[string]string `json:"settings"`
 		Partitions []struct {
 			State        string `json:"state"`
@@ -60,10 +62,11 @@ func TestTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d.Settings["flush"] != "sync" || d.Settings["retention.age"] != "2d" || len(d.Partitions) != 3 ||
-		d.Partitions[1].End != 2 || d.Partitions[1].GreatestTime == nil || d.Partitions[0].GreatestTime != nil || d.Partitions[1].State != "OK" {
+		d.Partitions[1].End != 2 || d.Partitions[1].GreatestTime == nil || d.Partitions[2].GreatestTime != nil || d.Partitions[1].State != "OK" || d.Future != 1 {
 		t.Fatalf("%+v", d)
 	}
-	if out := s.run("topic describe orders", ""); !strings.Contains(out, "retention.age       2d") || !strings.Contains(out, "PARTITION  STATE") {
+	if out := s.run("topic describe orders", ""); !strings.Contains(out, "retention.age       2d") || !strings.Contains(out, "PARTITION  STATE") ||
+		!strings.Contains(out, "future timestamps: 1 of 3 partitions") {
 		t.Fatal(out)
 	}
 	for _, help := range []string{"topic --help", "topic create -h", "topic ls --help", "topic describe -h", "topic delete -h", "produce -h", "consume --help", "offsets -h"} {
@@ -74,7 +77,7 @@ func TestTopic(t *testing.T) {
 
 	// A delete is final: without a person to ask it wants to be told so.
 	s.fails("topic delete orders", "orders\n", 2, "say --yes")
-	if out := s.run("topic delete orders --dry-run", ""); !strings.HasPrefix(out, "would delete topic orders (id ") || !strings.Contains(out, "2 records") {
+	if out := s.run("topic delete orders --dry-run", ""); !strings.HasPrefix(out, "would delete topic orders (id ") || !strings.Contains(out, "3 records") {
 		t.Fatal(out)
 	}
 	if out := s.run("topic rm orders --yes", ""); !strings.HasPrefix(out, "deleted topic orders") {
