@@ -51,10 +51,11 @@ func (f *flight) seal() error {
 	return nil
 }
 
-// launch sends the request; its answer comes to land on another goroutine.
+// launch sends the request, on a connection made for it if none was chosen; its
+// answer comes to land on another goroutine.
 func (f *flight) launch() {
 	err := f.seal()
-	if err == nil {
+	if err == nil && f.conn == nil {
 		f.conn, err = f.link.connect()
 	}
 	if err != nil {
@@ -105,6 +106,9 @@ func (f *flight) settle(err error) (next *flight) {
 		if l.needsID() {
 			p.nudge()
 		}
+		if l.link != nil && l.link != f.link {
+			l.link.look() // the lane moved, and what waits there waited for this
+		}
 	}
 	k := f.link
 	k.landed(f)
@@ -112,7 +116,11 @@ func (f *flight) settle(err error) (next *flight) {
 	if p.doubtful {
 		p.nudge()
 	}
-	p.deliver()
+	if err == nil {
+		p.deliver()
+	} else if len(p.finished) > 0 && !p.delivering {
+		go p.deliverLater() // this may be the stack of whoever gave a record, with locks that callbacks take
+	}
 	if !k.waits() {
 		return nil
 	}

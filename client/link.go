@@ -102,11 +102,17 @@ func (k *link) heldBack(now time.Duration) time.Duration {
 // claim takes the next request for the caller to carry, if it can be sent
 // without waiting or much work; p.mu is held.
 func (k *link) claim() *flight {
-	if k.launching || k.p.closed || k.p.o.Codec != wire.None || k.ready() == nil {
+	if k.launching || k.p.closed || k.p.o.Codec != wire.None || k.p.o.Acks == AcksNone {
+		return nil // without acknowledgements the outcome, too, would be told on the caller's stack
+	}
+	conn := k.ready()
+	if conn == nil {
 		return nil
 	}
 	f, _ := k.p.take(k)
-	k.launching = f != nil
+	if f != nil {
+		f.conn, k.launching = conn, true
+	}
 	return f
 }
 
@@ -114,11 +120,21 @@ func (k *link) claim() *flight {
 func (f *flight) carry() {
 	for k := f.link; f != nil; {
 		f.launch()
-		k.p.mu.Lock()
-		k.launching = false
-		f = k.claim()
-		k.p.mu.Unlock()
+		f = k.launched()
 	}
+}
+
+// launched ends a launch and returns the next request to carry. If there is
+// none, the goroutine is told: it did not look while somebody launched.
+func (k *link) launched() *flight {
+	k.p.mu.Lock()
+	defer k.p.mu.Unlock()
+	k.launching = false
+	f := k.claim()
+	if f == nil && k.waits() {
+		k.look()
+	}
+	return f
 }
 
 // list puts a lane among those to be looked at; p.mu is held.

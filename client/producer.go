@@ -234,7 +234,8 @@ func newWaiter() any {
 //
 // Callbacks run one after the other on a goroutine that has more to do than
 // they: they must not wait, not for Produce, Flush or Close of the same
-// producer either. TryProduce is safe there.
+// producer either. TryProduce is safe there. None runs within a call that gives
+// records without waiting for their outcome.
 func (p *Producer) ProduceAsync(ctx context.Context, r Record, done func(Ack, error)) error {
 	return p.give(ctx, &r, done, acceptWait)
 }

@@ -230,6 +230,13 @@ func (p *Producer) deliver() {
 	}
 }
 
+// deliverLater is deliver on a goroutine of its own.
+func (p *Producer) deliverLater() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deliver()
+}
+
 // bury ends what is left when the loops have ended and the connections are
 // closed, and waits for requests that are about to land.
 func (p *Producer) bury() {
