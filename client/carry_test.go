@@ -157,6 +157,7 @@ func TestCallbacksElsewhere(t *testing.T) {
 	f := func(o ProducerOptions, size int, fails bool) {
 		t.Helper()
 		bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+			synctest.Wait() // the server has begun
 			b.srv.MaxFrame = 64 << 10
 			o.BatchBytes, o.Linger = 1<<10, time.Hour
 			p := newProducer(t, b.client(t), o)
