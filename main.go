@@ -40,6 +40,7 @@ var commands = []command{
 	{"produce", "write records from stdin or a file", cli.Produce},
 	{"consume", "read records by offset or by time", cli.Consume},
 	{"offsets", "show where the partitions of a topic begin and end", cli.Offsets},
+	{"config", "check a configuration file, and show what would be in force", broker.ConfigCommand},
 	{"log", "look into the files of a stopped broker", broker.Log},
 	{"demo", "load real records, read them back, kill the broker, check everything", demo},
 	{"bench", "measure this machine and Teralog on it", benchRun},

@@ -20,6 +20,7 @@ type page struct {
 var pages = []page{
 	{"/healthz", (*Broker).serveHealth},
 	{"/metrics", (*Broker).serveMetrics},
+	{"/config", (*Broker).serveConfig},
 }
 
 // maxViewers bounds the connections to the operator's view, inclusive; further
@@ -88,4 +89,10 @@ func (b *Broker) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	writeMetrics(&text, metricRows, newScrape(b))
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Write(text.Bytes())
+}
+
+// serveConfig shows what is in force as a configuration file.
+func (b *Broker) serveConfig(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	writeSettings(w, b.config.InForce())
 }

@@ -216,6 +216,9 @@ func TestView(t *testing.T) {
 	f("POST", "/healthz", 405, "")
 	f("GET", "/metrics", 200, "teralog_build{version=")
 	f("DELETE", "/metrics", 405, "")
+	f("GET", "/config", 200, "data-dir = data")
+	f("GET", "/config", 200, "# default\n")
+	f("POST", "/config", 405, "")
 	f("GET", "/", 404, "")
 	f("GET", "/debug/pprof/", 404, "") // importing pprof anywhere would open it
 }

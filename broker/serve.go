@@ -17,11 +17,11 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
-// How a broker's process ends.
+// How a broker's process ends, besides 0 after a stop in order and 1.
 const (
-	exitUsage  = 2  // the command line
+	exitUsage  = 2  // the command line; a panic ends with 2 too
 	exitIO     = 74 // a disk that cannot be trusted; do not restart blindly
-	exitConfig = 78 // a bad setting
+	exitConfig = 78 // a bad setting, or a data directory of another node or cluster
 )
 
 // An exitError is an error that says how the process ends.
@@ -44,12 +44,17 @@ files in ./teralog-data and listens on 127.0.0.1:7400.
 
 Flags; each may also stand in the file as "name = value", or in the
 environment. A flag outdoes the environment, that the file, that the default.
+teralog config check FILE tells what would be in force.
+
+It ends with 0 when it was stopped, 2 for a bad command line, 78 for a bad
+setting or the data directory of another node, 74 for a disk that cannot be
+trusted any more, and 1 for anything else.
 `
 
 // Serve runs a broker: the command `teralog serve`. When it is ready it prints
 // one line with its addresses to out.
 func Serve(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer) error {
-	c, err := readServe(args, os.LookupEnv)
+	c, err := readServe(args, os.Environ())
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(out, serveHelp)
 		printKeys(out)
@@ -58,7 +63,7 @@ func Serve(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer
 	if err != nil {
 		return err
 	}
-	return untrusted(serve(ctx, c, out, newLog(notes, c.LogLevel)))
+	return coded(serve(ctx, c, out, newLog(notes, c.LogLevel)))
 }
 
 func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error {
@@ -97,77 +102,18 @@ func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error
 	return b.Run(ctx, ln)
 }
 
-// untrusted gives an error of a disk that cannot be trusted any more its exit
-// code.
-func untrusted(err error) error {
+// coded gives an error after which a restart would be no help its exit code: a
+// disk that cannot be trusted any more, a directory that is somebody else's.
+func coded(err error) error {
+	if errors.Is(err, storage.ErrIdentity) {
+		return &exitError{exitConfig, err}
+	}
 	for _, e := range []error{coord.ErrFailed, coord.ErrDamaged, storage.ErrSync} {
 		if errors.Is(err, e) {
 			return &exitError{exitIO, err}
 		}
 	}
 	return err
-}
-
-// readServe puts the configuration together: defaults, file, environment,
-// flags.
-func readServe(args []string, look func(string) (string, bool)) (Config, error) {
-	c := DefaultConfig()
-	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	file := flags.String("config", "", "")
-	given := map[string]string{}
-	for _, k := range Keys {
-		flags.Func(k.Name, k.Doc, func(v string) error {
-			given[k.Name] = v
-			return nil
-		})
-	}
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return c, err
-	case err != nil:
-		return c, &exitError{exitUsage, fmt.Errorf("%w; %s", err, hint(err))}
-	case flags.NArg() > 0:
-		return c, &exitError{exitUsage, fmt.Errorf("unexpected argument %q; see teralog serve --help", flags.Arg(0))}
-	}
-	if path, ok := look("TERALOG_CONFIG"); ok && *file == "" {
-		*file = path
-	}
-	if *file != "" {
-		if err := c.ReadFile(*file); err != nil {
-			return c, &exitError{exitConfig, err}
-		}
-	}
-	if err := c.ReadEnv(look); err != nil {
-		return c, &exitError{exitConfig, err}
-	}
-	for _, k := range Keys {
-		v, ok := given[k.Name]
-		if !ok {
-			continue
-		}
-		if err := k.set(&c, v); err != nil {
-			return c, &exitError{exitConfig, fmt.Errorf("--%s: %w", k.Name, err)}
-		}
-	}
-	if err := c.Check(); err != nil {
-		return c, &exitError{exitConfig, err}
-	}
-	return c, nil
-}
-
-// hint names the flag that was probably meant.
-func hint(err error) string {
-	known := []string{"config"}
-	for _, k := range Keys {
-		known = append(known, k.Name)
-	}
-	if _, name, ok := strings.Cut(err.Error(), "not defined: -"); ok {
-		if near := wire.Nearest(strings.TrimPrefix(name, "-"), known); near != "" {
-			return fmt.Sprintf("did you mean --%s?", near)
-		}
-	}
-	return "teralog serve --help lists the flags"
 }
 
 func printKeys(w io.Writer) {

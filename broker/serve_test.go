@@ -36,10 +36,9 @@ func TestReadServe(t *testing.T) {
 	if err := os.WriteFile(file, []byte("# a file\nlisten = 10.0.0.1:1\nnode = 2\nidle-timeout = 2m\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{"TERALOG_NODE": "3", "TERALOG_IDLE_TIMEOUT": "3m"}
-	look := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	env := []string{"TERALOG_NODE=3", "TERALOG_IDLE_TIMEOUT=3m"}
 
-	c, err := readServe([]string{"--config", file, "--idle-timeout", "4m", "-memory=64MiB"}, look)
+	c, err := readServe([]string{"--config", file, "--idle-timeout", "4m", "-memory=64MiB"}, env)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,15 +46,13 @@ func TestReadServe(t *testing.T) {
 	if c.Listen != "10.0.0.1:1" || c.Node != 3 || c.IdleTimeout != 4*time.Minute || c.Memory != 64<<20 || c.Reserve != def.Reserve {
 		t.Fatalf("%+v", c)
 	}
-	env["TERALOG_CONFIG"] = file
-	if c, err = readServe(nil, look); err != nil || c.Listen != "10.0.0.1:1" {
+	if c, err = readServe(nil, append(env, "TERALOG_CONFIG="+file)); err != nil || c.Listen != "10.0.0.1:1" {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	delete(env, "TERALOG_CONFIG")
 
 	f := func(code int, want string, args ...string) {
 		t.Helper()
-		_, err := readServe(args, look)
+		_, err := readServe(args, env)
 		if exitCode(err) != code || !strings.Contains(err.Error(), want) {
 			t.Fatalf("%q ends with %d, %v; want %d, %q", args, exitCode(err), err, code, want)
 		}
@@ -63,6 +60,7 @@ func TestReadServe(t *testing.T) {
 	f(2, "did you mean --listen?", "--lisen", "127.0.0.1:0")
 	f(2, "--help lists the flags", "--what-is-this")
 	f(2, `unexpected argument "now"`, "now")
+	f(2, "the flag is given twice", "--node", "1", "--node", "2")
 	f(2, "flag needs an argument", "--listen")
 	f(78, "--listen: ", "--listen", "here")
 	f(78, "--node: ", "--node", "0")
@@ -76,9 +74,9 @@ func TestReadServe(t *testing.T) {
 	}
 	bad(`:2: unknown setting "lisen"; did you mean "listen"?`, "node = 1\nlisen = 127.0.0.1:0\n")
 	bad(`:1: memory: `, "memory = 12 parsecs\n")
-	env["TERALOG_LISTEN"] = "nowhere"
+	env = append(env, "TERALOG_LISTEN=nowhere")
 	f(78, "TERALOG_LISTEN: ")
-	if _, err := readServe([]string{"--help"}, look); !errors.Is(err, flag.ErrHelp) {
+	if _, err := readServe([]string{"--help"}, env); !errors.Is(err, flag.ErrHelp) {
 		t.Fatal(err)
 	}
 }
@@ -168,7 +166,7 @@ func TestServe(t *testing.T) {
 	}
 
 	// Another node's directory is refused, with nothing changed.
-	if err := Serve(t.Context(), []string{"--data-dir", dir, "--listen", "127.0.0.1:0", "--node", "9"}, nil, io.Discard, io.Discard); exitCode(err) != 1 {
+	if err := Serve(t.Context(), []string{"--data-dir", dir, "--listen", "127.0.0.1:0", "--node", "9"}, nil, io.Discard, io.Discard); exitCode(err) != exitConfig {
 		t.Fatalf("another node: %v", err)
 	}
 	// Damaged metadata is not started over.

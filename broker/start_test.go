@@ -575,7 +575,7 @@ func TestStartSyncFails(t *testing.T) {
 			break // the start needs no more of them
 		}
 		var exit interface{ ExitCode() int }
-		if err == nil || !errors.As(untrusted(err), &exit) || exit.ExitCode() != exitIO {
+		if err == nil || !errors.As(coded(err), &exit) || exit.ExitCode() != exitIO {
 			t.Fatalf("fsync %d failed: %v", nth, err)
 		}
 		failures++
@@ -603,7 +603,7 @@ func TestMetadataFails(t *testing.T) {
 	}
 	err := r.b.Fatal()
 	var exit interface{ ExitCode() int }
-	if !errors.Is(err, coord.ErrFailed) || !errors.As(untrusted(err), &exit) || exit.ExitCode() != exitIO {
+	if !errors.Is(err, coord.ErrFailed) || !errors.As(coded(err), &exit) || exit.ExitCode() != exitIO {
 		t.Fatalf("the broker goes on: %v", err)
 	}
 }

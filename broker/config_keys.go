@@ -1,0 +1,204 @@
+package broker
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/teralog/teralog/raft"
+	"github.com/teralog/teralog/wire"
+)
+
+// A Key is one configuration setting: its name in the file and as a flag, and
+// one line on what it means.
+type Key struct {
+	Name, Doc string
+	// Secret says that the value is shown to nobody, and is taken from a file
+	// only: others see a command line, and an environment is handed on.
+	Secret bool
+
+	set func(*Config, string) error
+	get func(*Config) string
+}
+
+// Env returns the environment variable that sets k.
+func (k Key) Env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(k.Name, "-", "_"))
+}
+
+// Default returns the value k has when nothing sets it.
+func (k Key) Default() string {
+	c := DefaultConfig()
+	return k.get(&c)
+}
+
+// Keys lists every setting, in the order in which help prints them.
+var Keys = []Key{
+	key("data-dir", "where the files lie; several, separated by commas, spread the partitions (the first holds the metadata)",
+		setDataDirs, func(c *Config) string { return strings.Join(c.DataDirs, ",") }),
+	addr("listen", "address to accept clients on; port 0 picks a free one", func(c *Config) *string { return &c.Listen }),
+	optionalAddr("advertise", "address told to clients, where it differs from the one listened on", func(c *Config) *string { return &c.Advertise }),
+	optionalAddr("http", "address to serve /metrics, /healthz and /config on, unencrypted and open to whoever reaches it; empty: nowhere",
+		func(c *Config) *string { return &c.HTTP }),
+	key("node", "number of this node, from 1", setNode, func(c *Config) string { return strconv.Itoa(int(c.Node)) }),
+	key("peers", "all nodes that keep the metadata together, this one included, as 1@host:port,2@host:port; empty: this one alone", setPeers,
+		func(c *Config) string { return joinPeers(c.Peers) }),
+	optionalAddr("peer-listen", "address to hear the other nodes on, where it differs from the one in peers", func(c *Config) *string { return &c.PeerListen }),
+	count("max-connections", "clients connected at once", 1, 1_000_000, func(c *Config) *int { return &c.MaxConnections }),
+	size("memory", "bytes of requests held at once, over all connections", 32<<20, 1<<40, func(c *Config) *int64 { return &c.Memory }),
+	duration("idle-timeout", "a connection that is silent for longer is closed", time.Second, func(c *Config) *time.Duration { return &c.IdleTimeout }),
+	duration("drain-timeout", "how long a stop waits for requests in flight", 0, func(c *Config) *time.Duration { return &c.DrainTimeout }),
+	size("reserve", "bytes kept free in each data directory so that deletes, trims and starts work on a full disk", 0, 1<<40, func(c *Config) *int64 { return &c.Reserve }),
+	count("flushers", "fdatasync calls at once in each data directory", 1, 64, func(c *Config) *int { return &c.Flushers }),
+	duration("flush-slow", "a flush that takes longer is reported", time.Millisecond, func(c *Config) *time.Duration { return &c.FlushSlow }),
+	duration("flush-lost", "a flush that takes longer takes its data directory offline", time.Second, func(c *Config) *time.Duration { return &c.FlushLost }),
+	key("log-level", "debug, info, warn or error", setLogLevel, func(c *Config) string { return c.LogLevel }),
+}
+
+func key(name, doc string, set func(*Config, string) error, get func(*Config) string) Key {
+	return Key{Name: name, Doc: doc, set: set, get: get}
+}
+
+func addr(name, doc string, field func(*Config) *string) Key {
+	return key(name, doc, func(c *Config, s string) error {
+		_, port, err := net.SplitHostPort(s)
+		if err == nil {
+			_, err = strconv.ParseUint(port, 10, 16)
+		}
+		if err != nil {
+			return fmt.Errorf("%q is not an address; write it like 127.0.0.1:7400 or [::1]:7400", s)
+		}
+		*field(c) = s
+		return nil
+	}, func(c *Config) string { return *field(c) })
+}
+
+func optionalAddr(name, doc string, field func(*Config) *string) Key {
+	k := addr(name, doc, field)
+	set := k.set
+	k.set = func(c *Config, s string) error {
+		if s == "" {
+			*field(c) = ""
+			return nil
+		}
+		return set(c, s)
+	}
+	return k
+}
+
+func setDataDirs(c *Config, s string) error {
+	dirs := strings.Split(s, ",")
+	for i, d := range dirs {
+		dirs[i] = strings.TrimSpace(d)
+		if dirs[i] == "" {
+			return fmt.Errorf("%q names an empty path", s)
+		}
+		for _, other := range dirs[:i] {
+			if other == dirs[i] {
+				return fmt.Errorf("%q names %s twice", s, other)
+			}
+		}
+	}
+	c.DataDirs = dirs
+	return nil
+}
+
+func setNode(c *Config, s string) error {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q is not a node number; it is a whole number from 1 to %d", s, math.MaxInt32)
+	}
+	c.Node = wire.NodeID(n)
+	return nil
+}
+
+// setPeers reads "1@host:port,2@host:port".
+func setPeers(c *Config, s string) error {
+	var peers []PeerAddr
+	for one := range strings.SplitSeq(s, ",") {
+		if s == "" {
+			break
+		}
+		node, addr, ok := strings.Cut(strings.TrimSpace(one), "@")
+		n, err := strconv.ParseInt(node, 10, 32)
+		if err == nil {
+			_, _, err = net.SplitHostPort(addr)
+		}
+		if !ok || err != nil || n < 1 {
+			return fmt.Errorf("%q does not name nodes; write them like 1@10.0.0.1:7401,2@10.0.0.2:7401", s)
+		}
+		peers = append(peers, PeerAddr{wire.NodeID(n), addr})
+	}
+	slices.SortFunc(peers, func(a, b PeerAddr) int { return cmp.Compare(a.Node, b.Node) })
+	for i := range peers {
+		if i > 0 && peers[i].Node == peers[i-1].Node {
+			return fmt.Errorf("%q names node %d twice", s, peers[i].Node)
+		}
+	}
+	if len(peers) > raft.MaxMembers {
+		return fmt.Errorf("%d nodes; at most %d can keep the metadata", len(peers), raft.MaxMembers)
+	}
+	c.Peers = peers
+	return nil
+}
+
+func joinPeers(peers []PeerAddr) string {
+	all := make([]string, len(peers))
+	for i, p := range peers {
+		all[i] = p.String()
+	}
+	return strings.Join(all, ",")
+}
+
+func setLogLevel(c *Config, s string) error {
+	switch s {
+	case "debug", "info", "warn", "error":
+		c.LogLevel = s
+		return nil
+	}
+	return fmt.Errorf("%q is not a level; it is debug, info, warn or error", s)
+}
+
+func count(name, doc string, low, high int, field func(*Config) *int) Key {
+	return key(name, doc, func(c *Config, s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < low || n > high {
+			return fmt.Errorf("%q is not a whole number from %d to %d", s, low, high)
+		}
+		*field(c) = n
+		return nil
+	}, func(c *Config) string { return strconv.Itoa(*field(c)) })
+}
+
+func size(name, doc string, low, high int64, field func(*Config) *int64) Key {
+	return key(name, doc, func(c *Config, s string) error {
+		n, err := wire.ParseSize(s)
+		if err != nil {
+			return err
+		}
+		if n < low || n > high {
+			return fmt.Errorf("%s is out of bounds, it goes from %s to %s", s, wire.FormatSize(low), wire.FormatSize(high))
+		}
+		*field(c) = n
+		return nil
+	}, func(c *Config) string { return wire.FormatSize(*field(c)) })
+}
+
+func duration(name, doc string, low time.Duration, field func(*Config) *time.Duration) Key {
+	return key(name, doc, func(c *Config, s string) error {
+		d, err := wire.ParseDuration(s)
+		if err != nil {
+			return err
+		}
+		if d < low {
+			return fmt.Errorf("%s is too short, the least is %s", s, wire.FormatDuration(low))
+		}
+		*field(c) = d
+		return nil
+	}, func(c *Config) string { return wire.FormatDuration(*field(c)) })
+}
