@@ -72,6 +72,10 @@ func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error
 		return err
 	}
 	env.Stop = ctx.Done()
+	manager, err := openNotifier(os.LookupEnv, os.Getpid(), log)
+	if err != nil {
+		log.Warn("no service manager will be told anything", "err", err)
+	}
 	ln, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -99,7 +103,7 @@ func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error
 	fmt.Fprintf(out, "teralog %s ready: %s, data %s, node %d, cluster %v, %d topics\n",
 		wire.Software, at, strings.Join(c.DataDirs, ","), c.Node, b.Cluster(), len(b.Image().Topics()))
 	go mem.Calm(ctx, b.requests)
-	return b.Run(ctx, ln)
+	return b.Run(ctx, manager.attend(b, ln, at))
 }
 
 // coded gives an error after which a restart would be no help its exit code: a

@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"context"
 	"math/bits"
 	"sync"
 	"time"
@@ -124,6 +125,20 @@ func (w *Wheel) call(f func()) {
 // Wake is signalled when a timer is set that is due before the time the last
 // Advance returned. Who sleeps until then must wake up and call Advance.
 func (w *Wheel) Wake() <-chan struct{} { return w.wake }
+
+// Round returns once an Advance has begun after the call, so that somebody still
+// turns the wheel; or with ctx's error.
+func (w *Wheel) Round(ctx context.Context) error {
+	came := make(chan struct{})
+	cancel := w.At(0, func() { close(came) })
+	defer cancel()
+	select {
+	case <-came:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // pop unsets the first timer that is due at tick to, nil if none is, and moves
 // the wheel to its tick.

@@ -2,6 +2,7 @@ package mem
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -368,4 +369,36 @@ func TestWheelShared(t *testing.T) {
 	if called.Load()+stopped.Load() != 4*timers || called.Load() == 0 || stopped.Load() == 0 {
 		t.Fatalf("%d called and %d stopped of %d", called.Load(), stopped.Load(), 4*timers)
 	}
+}
+
+// TestWheelRound asks whether somebody turns the wheel.
+func TestWheelRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWheel()
+		ended := make(chan error)
+		ctx, cancel := context.WithCancel(t.Context())
+		ask := func() { ended <- w.Round(ctx) }
+
+		go ask()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Fatalf("nobody turns it: %v", err)
+		case <-w.Wake():
+		}
+		w.Advance(0)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+
+		go ask()
+		synctest.Wait()
+		cancel()
+		if err := <-ended; err != context.Canceled {
+			t.Fatal(err)
+		}
+		if next := w.Advance(time.Hour); next >= 0 {
+			t.Fatalf("a timer is left behind, due at %v", next)
+		}
+	})
 }

@@ -26,6 +26,7 @@ type directory struct {
 	failed atomic.Pointer[error] // once, for good
 	dead   chan struct{}         // closed then
 	loops  sync.WaitGroup        // the janitor's
+	asked  chan struct{}         // taken by the janitor each time it comes round
 
 	mu      sync.Mutex
 	running []flight
@@ -78,7 +79,7 @@ func (l *landing) take() (to wire.Offset, err error, ok bool) {
 const maxHosted = 1 << 20
 
 func newDirectory(s *Set, d *storage.Dir) *directory {
-	dir := &directory{dir: d, set: s, dead: make(chan struct{}),
+	dir := &directory{dir: d, set: s, dead: make(chan struct{}), asked: make(chan struct{}),
 		closers: make(chan struct{}, s.config.Flushers), line: mem.NewRing[*Partition](maxHosted)}
 	dir.janitor.dir = dir
 	return dir

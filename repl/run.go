@@ -44,6 +44,27 @@ func (s *Set) runTimers(ctx context.Context) {
 	}
 }
 
+// TimersTurn returns once the loop that keeps the set's time, and watches the
+// flushes that run, has come round after the call; or with ctx's error.
+func (s *Set) TimersTurn(ctx context.Context) error { return s.wheel.Round(ctx) }
+
+// JanitorsTurn returns once the janitor of every directory has come round after
+// the call; or with ctx's error. Nobody waits for one whose directory failed, or
+// whose set is closed. A janitor may rightly be away for as long as the disk takes
+// to flush, or to unlink what was deleted.
+func (s *Set) JanitorsTurn(ctx context.Context) error {
+	for _, d := range s.dirs {
+		select {
+		case d.asked <- struct{}{}:
+		case <-d.dead:
+		case <-s.quit:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 // whileWatching calls f, which waits for flushes, and watches them: else it
 // would wait for ever for a disk that hangs.
 func (s *Set) whileWatching(f func()) {
@@ -139,6 +160,7 @@ func (d *directory) runJanitor(ctx context.Context) {
 			return
 		case <-d.set.quit:
 			return
+		case <-d.asked:
 		case <-timer.C:
 			now := d.set.config.Clock.Now()
 			d.janitor.turn(now)

@@ -733,3 +733,47 @@ func TestIdlePartitionsCostNothing(t *testing.T) {
 		s.produce(i, true, wire.AcksAll).want(t, wire.CodeShuttingDown, -1)
 	}
 }
+
+// TestLoopsTurn asks the loops to come round: those that do, one that is kept by
+// its disk, and those of a failed directory and a closed set, which nobody waits
+// for.
+func TestLoopsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 2, 2, Settings{}, SetConfig{})
+		within := func(ask func(context.Context) error) error {
+			ctx, cancel := context.WithTimeout(t.Context(), s.set.config.SlowAfter)
+			defer cancel()
+			return ask(ctx)
+		}
+		f := func(want error) {
+			t.Helper()
+			if err := within(s.set.TimersTurn); err != nil {
+				t.Fatalf("timers: %v", err)
+			}
+			if err := within(s.set.JanitorsTurn); !errors.Is(err, want) {
+				t.Fatalf("janitors: %v, want %v", err, want)
+			}
+		}
+
+		f(nil)
+		hang := make(chan struct{})
+		s.disks[1].BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpSync {
+				<-hang
+			}
+			return nil
+		})
+		s.produce(1, false, 1)
+		time.Sleep(2 * s.set.config.PointEvery)
+		f(context.DeadlineExceeded)
+		time.Sleep(s.set.config.FailAfter)
+		f(nil) // the directory is given up
+		close(hang)
+		s.set.Close()
+		f(nil)
+		s.stop()
+		if err := within(s.set.TimersTurn); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("timers of a set that does not run: %v", err)
+		}
+	})
+}
