@@ -125,6 +125,9 @@ func TestRecoverBadBytes(t *testing.T) {
 		copy(b, stampedAt(m.batch(t), 4))
 	})
 	f("the batch before once more", 2, func(file, b []byte) { copy(b[:len(bs[1])], bs[1]) })
+	f("a batch of a later offset", 2, func(_, b []byte) {
+		copy(b, stampedAt(maker{mark: 2, value: 32, times: []int64{2, 3}}.batch(t), 6))
+	})
 	f("a lower epoch", 2, func(_, b []byte) {
 		wire.Batch(b[:len(bs[2])]).Stamp(4, -1, 1, false)
 	})
@@ -200,6 +203,48 @@ func TestRecoverDamageBelow(t *testing.T) {
 		putFile(t, disk, name, b[:len(b)-10])
 	})
 	f("the last header below the point", last, func(disk *MemFS, name string) { disk.FlipBit(name, end.Position+20, 3) })
+}
+
+// TestRecoverOtherEnd: a clean stop names the log's last batch. What stands
+// behind that is no part of the log, another batch in its place is damage, and
+// nothing below is cut.
+func TestRecoverOtherEnd(t *testing.T) {
+	fs, l, bs := golden(t, Options{}, 5)
+	end := closeLog(t, l)
+	f := func(how string, file []byte, keep int, check func(l *Log)) {
+		t.Helper()
+		disk := fs.Clone()
+		putFile(t, disk, logName(0), file)
+		l := reopenClean(t, disk, Options{}, end)
+		if l.View().End() != 10 || l.Recovery().Clean || !l.Recovery().Touched() {
+			t.Fatalf("%s: %v", how, l.Recovery())
+		}
+		if got, err := contents(l.View(), 0, wire.Offset(2*keep), 1<<20); err != nil || !bytes.Equal(got, join(bs[:keep])) {
+			t.Fatalf("%s: below: %v", how, err)
+		}
+		check(l)
+		if size := len(fileBytes(t, disk, logName(0))); size != len(join(bs)) {
+			t.Fatalf("%s: the file has %d bytes, want %d", how, size, len(join(bs)))
+		}
+		if a := mustAppend(t, l, 9, maker{}.batch(t)); a.First != 10 {
+			t.Fatalf("%s: next append at offset %d", how, a.First)
+		}
+	}
+	f("bytes behind the end", append(join(bs), "left over"...), 5, func(l *Log) {
+		if l.Recovery().Cut != 9 || len(l.Recovery().Kept) != 1 {
+			t.Fatalf("%v", l.Recovery())
+		}
+	})
+	other := bytes.Clone(bs[4])
+	wire.Batch(other).Stamp(8, 0, 77, false)
+	f("another last batch", append(join(bs[:4]), other...), 4, func(l *Log) {
+		if d := l.Recovery().Damaged; len(d) != 1 || d[0] != (CorruptRange{8, 10}) {
+			t.Fatalf("%v", l.Recovery())
+		}
+		if _, err := l.View().Find(8, 10, 100); wire.CodeOf(err) != wire.CodeCorrupt {
+			t.Fatalf("the batch that was not closed: %v", err)
+		}
+	})
 }
 
 // TestRecoverZeroedHeader zeroes a header, and a page, in the middle of a sealed

@@ -157,6 +157,15 @@ func TestTruncate(t *testing.T) {
 			if got := mustContents(t, l.View()); string(got) != string(join(want)) {
 				t.Fatalf("truncate to %d, %s: %d bytes, want %d", to, how, len(got), len(join(want)))
 			}
+			greatest := int64(-1) // of times that were cut nothing is left
+			for _, b := range want {
+				greatest = max(greatest, b.MaxTime())
+			}
+			v := l.View()
+			_, time, err := v.FindGreatest(v.End(), nil)
+			if after, _, err2 := v.FindTime(EventTime, greatest+1, v.End(), nil); err != nil || err2 != nil || time != max(greatest, 0) || after != -1 {
+				t.Fatalf("truncate to %d, %s: greatest time %d, %v, want %d; behind it offset %d, %v", to, how, time, err, greatest, after, err2)
+			}
 		}
 		check("then", l, want)
 		check("a power cut", reopen(t, fs.Crash(CrashNone), o, nil), want)

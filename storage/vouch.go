@@ -22,9 +22,26 @@ func (r *recovery) vouched(size int64) error {
 			return err
 		}
 	}
-	if c := r.in.Clean; c == nil || size != p.Position || t.lastPos != c.Position || t.lastCRC != c.HeaderCRC {
-		r.report.Clean = false
+	c := r.in.Clean
+	if c != nil && size == p.Position && t.lastPos == c.Position && t.lastCRC == c.HeaderCRC {
+		return nil
 	}
+	r.report.Clean = false
+	if c != nil && t.lastPos >= 0 && t.lastPos == c.Position && t.lastCRC != c.HeaderCRC {
+		return r.otherEnd()
+	}
+	return nil
+}
+
+// otherEnd marks the last batch below the recovery point: it is a good one, but
+// not the one with which the log was closed. The disk lost a write, or took it
+// for another one's.
+func (r *recovery) otherEnd() error {
+	var head [wire.HeaderSize]byte
+	if _, err := r.file.ReadAt(head[:], r.tail.lastPos); err != nil {
+		return err
+	}
+	r.home.damage.add(wire.Batch(head[:]).BaseOffset(), r.tail.end)
 	return nil
 }
 

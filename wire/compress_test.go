@@ -339,7 +339,11 @@ func TestCompressBound(t *testing.T) {
 		}
 		dst := make([]byte, compressBound(len(src)))
 		for _, c := range compressing {
-			if got := testing.AllocsPerRun(4, func() { c.compress(dst, src) }); got > 0 {
+			got := 1.0
+			for try := 0; got > 0 && try < 3; try++ { // a collection may have emptied the pools
+				got = testing.AllocsPerRun(4, func() { c.compress(dst, src) })
+			}
+			if got > 0 {
 				t.Fatalf("%s: %v allocations to compress %d bytes, %d of them noise", c, got, len(src), run)
 			}
 		}
