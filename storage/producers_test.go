@@ -260,12 +260,13 @@ func TestProducerSnapshots(t *testing.T) {
 	f("empty", put(nil))
 	f("torn", put(good[:len(good)/2]))
 	f("ones", put(bytes.Repeat([]byte{0xff}, 100)))
-	f("of another offset", func(disk *MemFS, name string) {
-		other, _, _, err := decodeProducers(good[smallHeader:], o)
-		if err != nil {
-			t.Fatal(err)
+	f("of another offset", put(fileBytes(t, fs, segmentName(logDir, l.snapshots[0], snapshotSuffix))))
+	f("of another partition", func(disk *MemFS, name string) {
+		for _, at := range l.snapshots {
+			if name == segmentName(logDir, at, snapshotSuffix) {
+				putFile(t, disk, name, snapshotFile.encode(newProducers(o).encode(wire.PartitionID{Topic: 4243}, at)))
+			}
 		}
-		putFile(t, disk, name, snapshotFile.encode(other.encode(orders3, 1)))
 	})
 	f("newer than the end", func(disk *MemFS, _ string) {
 		putFile(t, disk, segmentName(logDir, 1000, snapshotSuffix), snapshotFile.encode(newProducers(o).encode(orders3, 1000)))

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -522,6 +523,49 @@ func TestOffsetsOnce(t *testing.T) {
 	if l = reopenClean(t, killed, Options{}, end); l.View().End() != 501 {
 		t.Fatalf("third start: end %d", l.View().End())
 	}
+}
+
+// TestRecoverEpochs opens a log of epochs 0 and 1, and of 3 that wrote nothing,
+// with a file of epochs that says other than its batches.
+func TestRecoverEpochs(t *testing.T) {
+	fs := NewMemFS(1)
+	l := newTestLog(t, fs, Options{})
+	for i, e := range []wire.Epoch{0, 0, 1, 1, 1, 3} {
+		if err := l.SetEpoch(e); err != nil {
+			t.Fatal(err)
+		}
+		if e == 3 {
+			break
+		}
+		if _, err := l.Append([]wire.Batch{maker{mark: i, times: []int64{1, 2}}.batch(t)}, e, at(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := mustPoint(t, l)
+	f := func(how string, list, want []epochStart) {
+		t.Helper()
+		for _, p := range []*Point{&p, nil} {
+			disk := fs.Clone()
+			if err := saveEpochs(&home{fs: disk, path: logDir, id: orders3}, list); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // and what it made of them
+				l := reopen(t, disk, Options{}, p)
+				if got := l.epochs.list; !slices.Equal(got, want) {
+					t.Fatalf("%s: %v, want %v", how, got, want)
+				}
+			}
+		}
+	}
+	whole := []epochStart{{0, 0}, {1, 4}, {3, 10}}
+	f("as they are", whole, whole)
+	f("none", nil, whole[:2])
+	f("the first is missing", whole[1:], whole)
+	f("only the newest", whole[2:], whole)
+	f("epochs fall", []epochStart{{0, 0}, {3, 4}, {2, 10}}, whole[:2])
+	f("starts fall", []epochStart{{0, 0}, {1, 4}, {3, 2}}, whole[:2])
+	f("behind the end", []epochStart{{0, 0}, {1, 4}, {3, 77}}, whole)
+	f("two behind the end", []epochStart{{0, 0}, {1, 4}, {3, 77}, {5, 78}}, []epochStart{{0, 0}, {1, 4}, {5, 10}})
 }
 
 // TestEpochsAtEnd: an epoch without a record goes with a truncation right there,
