@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -43,8 +44,29 @@ type actor struct {
 	s       *stage
 	self    Peer
 	store   *MemStore
+	full    bool    // its disk has no room
 	driver  *Driver // nil: down
 	applied []string
+}
+
+// A roomy store is that of an actor as its driver sees it: the disk may be full.
+type roomy struct {
+	*MemStore
+	a *actor
+}
+
+func (s roomy) SetVote(v Vote) error {
+	if s.a.full {
+		return ErrNoRoom
+	}
+	return s.MemStore.SetVote(v)
+}
+
+func (s roomy) Append(entries []Entry) error {
+	if s.a.full {
+		return ErrNoRoom
+	}
+	return s.MemStore.Append(entries)
 }
 
 func (a *actor) Send(m []Message) { a.s.queue = append(a.s.queue, m...) }
@@ -86,6 +108,11 @@ func (s *stage) exec(c *script.Command) string {
 	case "propose":
 		s.nodes[ids[0]].driver.Propose([]byte(c.Args[1]), s.answer("propose "+c.Args[1]))
 		s.turn(s.nodes[ids[0]])
+	case "flood": // with proposals that nobody waits for
+		for range ids[1] {
+			s.nodes[ids[0]].driver.Propose([]byte("x"), func(Index, error) {})
+			s.turn(s.nodes[ids[0]])
+		}
 	case "read":
 		s.nodes[ids[0]].driver.Read(s.answer("read"))
 		s.turn(s.nodes[ids[0]])
@@ -129,6 +156,12 @@ func (s *stage) exec(c *script.Command) string {
 		if !s.nodes[ids[0]].store.Damage(Index(ids[1])) {
 			return "no such entry"
 		}
+	case "full", "room":
+		a := s.nodes[ids[0]]
+		a.full = c.Name == "full"
+		s.turn(a)
+	case "fail": // the next write
+		s.nodes[ids[0]].store.StopAt(1, false)
 	case "start":
 		s.nodes[ids[0]].start()
 	case "state":
@@ -233,7 +266,11 @@ func (s *stage) settle(enough func() bool) {
 func (s *stage) turn(a *actor) {
 	for worked := true; worked; {
 		var err error
-		if worked, err = a.driver.Turn(); err != nil {
+		if worked, err = a.driver.Turn(); errors.Is(err, ErrStopped) {
+			s.say("%d stops: %v", a.self.ID, err)
+			a.driver = nil
+			return
+		} else if err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -242,7 +279,7 @@ func (s *stage) turn(a *actor) {
 func (a *actor) start() {
 	c := Config{Cluster: cluster, Self: a.self, MaxAppendBytes: 1, Window: 1, ChunkBytes: 4}
 	a.applied = nil
-	d, err := NewDriver(c, a.store, a, a, Options{SnapshotBytes: 250})
+	d, err := NewDriver(c, roomy{a.store, a}, a, a, Options{SnapshotBytes: 250})
 	if err != nil {
 		a.s.t.Fatal(err)
 	}
