@@ -90,3 +90,38 @@ func TestLink(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestLinkToStrangers dials where a node of another cluster answers, or another
+// node of this one: nothing is sent to it.
+func TestLinkToStrangers(t *testing.T) {
+	f := func(hello wire.HelloResponse, want bool) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			net, log := wire.NewMemNet(), slog.New(slog.DiscardHandler)
+			h := &hearer{gate: make(chan struct{}, 1)}
+			h.gate <- struct{}{}
+			server := &wire.Server{Handler: h, Log: log, Hello: func() wire.HelloResponse { return hello }}
+			ln, err := net.Listen("b:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			go server.Serve(ln)
+			ctx, stop := context.WithCancel(t.Context())
+			m := openMesh(1, wire.UUID{7}, []PeerAddr{{1, "a:1"}, {2, "b:1"}}, net, ctx.Done(), log)
+			go m.links[2].run(ctx)
+			synctest.Wait()
+			m.Send([]raft.Message{{Kind: raft.HeartbeatKind, From: loadPeer(1), To: loadPeer(2), Term: 1}})
+			synctest.Wait()
+			if got := len(h.heard) == 1; got != want {
+				t.Errorf("%+v heard %d messages", hello, len(h.heard))
+			}
+			stop()
+			server.Shutdown(ctx)
+			synctest.Wait()
+		})
+	}
+
+	f(wire.HelloResponse{Node: 2, Cluster: wire.UUID{7}}, true)
+	f(wire.HelloResponse{Node: 2, Cluster: wire.UUID{8}}, false)
+	f(wire.HelloResponse{Node: 3, Cluster: wire.UUID{7}}, false)
+}

@@ -18,6 +18,7 @@ import (
 type cluster struct {
 	t         *testing.T
 	rng       *rand.Rand
+	wall      func(n *clusterNode) int64 // what its wall clock shows, ms
 	nodes     [3]*clusterNode
 	committed [][]byte // by index, of all nodes together
 	asked     map[string]bool
@@ -109,7 +110,7 @@ func (n *clusterNode) start() {
 
 // turn turns a node and hands its messages on, some of them.
 func (n *clusterNode) turn(healed bool) {
-	n.k.turn(mem.Now{Wall: int64(n.starts)})
+	n.k.turn(mem.Now{Wall: n.c.wall(n)})
 	if _, err := n.driver.Turn(); err != nil {
 		n.c.t.Fatalf("node %d: %v", n.id, err)
 	}
@@ -175,19 +176,25 @@ func (c *cluster) step(healed bool, number int, damage bool) {
 	n.turn(healed)
 }
 
+func newCluster(t *testing.T, seed uint64, seen map[string]int) *cluster {
+	c := &cluster{t: t, rng: rand.New(rand.NewPCG(seed, 5)), asked: map[string]bool{}, acked: map[string]bool{}, seen: seen}
+	c.wall = func(n *clusterNode) int64 { return int64(n.starts) }
+	for i := range c.nodes {
+		c.nodes[i] = &clusterNode{c: c, id: wire.NodeID(i + 1), disk: storage.NewMemFS(seed*3 + uint64(i))}
+	}
+	for _, n := range c.nodes {
+		n.start()
+	}
+	return c
+}
+
 // TestClusterOnDisk runs clusters of three over power cuts inside operations,
 // lost messages and a damaged log, from seeds: all nodes apply the same, nothing
 // that was acknowledged is lost, and once all is well they agree.
 func TestClusterOnDisk(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(30) {
-		c := &cluster{t: t, rng: rand.New(rand.NewPCG(seed, 5)), asked: map[string]bool{}, acked: map[string]bool{}, seen: seen}
-		for i := range c.nodes {
-			c.nodes[i] = &clusterNode{c: c, id: wire.NodeID(i + 1), disk: storage.NewMemFS(seed*3 + uint64(i))}
-		}
-		for _, n := range c.nodes {
-			n.start()
-		}
+		c := newCluster(t, seed, seen)
 		for number := range 3000 {
 			c.step(false, number, seed%2 == 0)
 		}
@@ -228,5 +235,44 @@ func TestClusterOnDisk(t *testing.T) {
 	t.Logf("%v", seen)
 	if seen["damaged"] == 0 || seen["restored"] == 0 || seen["acknowledged"] < 1000 {
 		t.Fatalf("too little happened: %v", seen)
+	}
+}
+
+// TestWallClocks lets each node's wall clock stand an hour off another one's, and
+// jump by up to an hour either way. All goes as it does with clocks that stand
+// still, event for event: they are for stamps only.
+func TestWallClocks(t *testing.T) {
+	const hour = 3_600_000
+	f := func(seed uint64, wall func(n *clusterNode) int64) (trail []string) {
+		t.Helper()
+		c := newCluster(t, seed, map[string]int{})
+		c.wall = wall
+		for number := range 1500 {
+			c.step(false, number, false)
+			var now []byte
+			for _, n := range c.nodes {
+				if n.driver != nil {
+					now = fmt.Appendf(now, "%d: %+v ", n.id, n.driver.Status())
+				}
+			}
+			trail = append(trail, string(now))
+		}
+		if len(c.acked) < 10 {
+			t.Fatalf("seed %d: %d proposals were acknowledged", seed, len(c.acked))
+		}
+		return trail
+	}
+
+	for seed := range uint64(4) {
+		jumps := rand.New(rand.NewPCG(seed, 6))
+		still := f(seed, func(*clusterNode) int64 { return 1_750_000_000_000 })
+		jumping := f(seed, func(n *clusterNode) int64 {
+			return 1_750_000_000_000 + hour*int64(n.id-2) + jumps.Int64N(2*hour+1) - hour
+		})
+		for at := range still {
+			if still[at] != jumping[at] {
+				t.Fatalf("seed %d: after %d events\n%s\nwith clocks that jump\n%s", seed, at+1, still[at], jumping[at])
+			}
+		}
 	}
 }
