@@ -99,9 +99,9 @@
 //  3. Remove temporaries, indexes without a log, and segments below the start.
 //     Segments below the recovery point are adopted by their trailers, without a
 //     look at their batches. After a clean stop the last batch's header is
-//     compared and that is all. Else fsync what reaches above the point, drop it
-//     from memory, and read it batch by batch: header, CRC, partition, offset
-//     order, epoch order.
+//     compared and that is all; another one in its place is damage. Else fsync
+//     what reaches above the point, drop it from memory, and read it batch by
+//     batch: header, CRC, partition, offset order, epoch order.
 //  4. Bad bytes above the point are a torn tail: copied into quarantine, later
 //     segments removed, last one first, the file cut, fsynced. Zeros at the end
 //     are removed and not kept; in an always-synced log they are space that was
