@@ -63,11 +63,31 @@
 // the change was committed; it asks for pre-votes for ever, which nobody grants
 // who hears a leader. A leader takes any voters it is asked for, also damaged or
 // empty ones: if it dies before they have the log, nobody can be elected.
+// A member that needs a snapshot has to get it, and what came after, before two
+// newer ones are taken, that is while the log grows by half of the state's size:
+// under more load than that it begins again, until there is less.
 //
 // # How it is tested
 //
 // The simulator of room sim (`teralog sim raft`) runs whole clusters of drivers
 // from seeds, over MemStore and over coord's store, and checks after every event;
 // the mutants (build tag `mutants`) are bugs that it must find. The scripts in
-// testdata tell single stories.
+// testdata tell single stories:
+//
+//	figure7 figure8 figure8e          the Raft paper's
+//	prevote sticky cutoff bridge      who may depose a leader, and when it goes itself
+//	transfer                          leadership handed over
+//	reads ownentry                    what a read has to wait for
+//	membership leaves standin         changes of the members; the leader is taken out
+//	wiped disks                       lost disks
+//	damaged mended                    entries that cannot be read any more
+//	powercut pausedmajority           what was acknowledged outlives it
+//	full failing                      disks without room, or that fail
+//	snapshot secondsnapshot           members that lag behind
+//
+// faults_test.go has what messages alone can show, such as a write that is done
+// late, or an old incarnation that speaks; bounds_test.go an hour without a
+// majority and a member that joins under load. That networks which stay broken in
+// part have a leader is a test of room sim, and that wall clocks change nothing
+// one of coord.
 package raft
