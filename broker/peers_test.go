@@ -266,32 +266,47 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// TestFounderWiped loses the disk of the node that founded the cluster. It must
-// not found another one; it waits, a stranger to the two that go on.
-func TestFounderWiped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newTrio(t)
-		c.start(0, 1, 2)
-		c.do(0, newTopic("a"))
-		c.stop(0)
-		c.disks[0], c.wiped = storage.NewMemFS(9), 1
-		opened := c.open(0)
-		waiting := c.members[0]
-		c.members[0] = nil
-		c.do(1, newTopic("b"))
-		c.agree("a", "b")
-		select {
-		case err := <-opened:
-			t.Fatalf("a node without its disk came up: %v", err)
-		default:
-		}
-		waiting.stop()
-		if err := <-waiting.ran; !errors.Is(err, errStopped) {
-			t.Fatal(err)
-		}
-		c.stop(1)
-		c.stop(2)
-	})
+// TestWiped loses the disk of the node that founded the cluster, then that of
+// another one. Neither founds another cluster nor takes part as who it was: it
+// waits, a stranger to the two that go on, and these two do not need it.
+func TestWiped(t *testing.T) {
+	f := func(lost int) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			c := newTrio(t)
+			c.start(0, 1, 2)
+			c.do(lost, newTopic("a"))
+			c.stop(lost)
+			c.disks[lost], c.wiped = storage.NewMemFS(9), 1
+			opened := c.open(lost)
+			waiting := c.members[lost]
+			c.members[lost] = nil
+			c.do(2, newTopic("b"))
+			c.agree("a", "b")
+			for i, m := range c.members {
+				if m != nil && slices.ContainsFunc(m.b.coord.Status().Members.Voters, func(p raft.Peer) bool { return p.Incarnation[1] == 1 }) {
+					t.Errorf("node %d counts the wiped node %d: %v", i+1, lost+1, m.b.coord.Status().Members)
+				}
+			}
+			select {
+			case err := <-opened:
+				t.Fatalf("node %d came up without its disk: %v", lost+1, err)
+			default:
+			}
+			waiting.stop()
+			if err := <-waiting.ran; !errors.Is(err, errStopped) {
+				t.Fatal(err)
+			}
+			for i, m := range c.members {
+				if m != nil {
+					c.stop(i)
+				}
+			}
+		})
+	}
+
+	f(0)
+	f(1)
 }
 
 // TestPeerListener asks a node for what only nodes may, where clients connect,
