@@ -143,3 +143,24 @@ func TestInstall(t *testing.T) {
 		t.Fatalf("%q, %v", text, err)
 	}
 }
+
+// TestOperationsNames holds the handbook to the metrics there are.
+func TestOperationsNames(t *testing.T) {
+	text, err := os.ReadFile("../docs/OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := map[string]bool{}
+	for _, m := range metricRows {
+		served[m.name] = true
+	}
+	names := regexp.MustCompile("`((?:process|go|teralog)_[a-z_]+)`").FindAllStringSubmatch(string(text), -1)
+	for _, m := range names {
+		if !served[m[1]] {
+			t.Errorf("docs/OPERATIONS.md names %s, which /metrics does not serve", m[1])
+		}
+	}
+	if len(names) < 10 {
+		t.Errorf("docs/OPERATIONS.md names %d metrics", len(names))
+	}
+}
