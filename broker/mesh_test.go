@@ -85,6 +85,22 @@ func TestLink(t *testing.T) {
 				t.Fatalf("message %d arrives as the %dth", round, 101+i)
 			}
 		}
+
+		<-h.gate
+		h.heard = nil
+		chunk := make([]byte, 1<<20)
+		for range maxLinkFlight + 100 { // by bytes, too
+			m.Send([]raft.Message{{Kind: raft.SnapshotKind, From: loadPeer(1), To: loadPeer(2), Term: 1, Data: chunk}})
+		}
+		synctest.Wait()
+		if n := waits(); n > maxLinkBytes>>20 || n < maxLinkBytes>>21 {
+			t.Fatalf("%d messages of 1 MiB wait", n)
+		}
+		h.gate <- struct{}{}
+		synctest.Wait()
+		if waits() != 0 || len(h.heard) < maxLinkFlight {
+			t.Fatalf("%d messages wait still, %d arrived", waits(), len(h.heard))
+		}
 		stop()
 		server.Shutdown(ctx)
 		synctest.Wait()

@@ -87,7 +87,7 @@ func TestDriverGroups(t *testing.T) {
 
 // TestDriverBounds overfills the inbox.
 func TestDriverBounds(t *testing.T) {
-	d := soloDriver(t, NewMemStore(), &sumMachine{}, Options{MaxCalls: 3, MaxCallBytes: 100, MaxMessages: 2})
+	d := soloDriver(t, NewMemStore(), &sumMachine{}, Options{MaxCalls: 3, MaxCallBytes: 100, MaxMessages: 2, MaxMessageBytes: 1000})
 	f := func(n, bytes, want int) {
 		t.Helper()
 		busy := 0
@@ -113,6 +113,13 @@ func TestDriverBounds(t *testing.T) {
 	}
 	if n := len(d.inbox.in.messages); n != 2 {
 		t.Fatalf("%d messages wait, want 2: the rest is lost", n)
+	}
+	turnAll(t, d)
+	for range 2 {
+		d.Deliver(Message{Entries: []Entry{{Data: make([]byte, 600)}}})
+	}
+	if n := len(d.inbox.in.messages); n != 1 {
+		t.Fatalf("%d messages of 600 bytes wait, want 1", n)
 	}
 }
 
