@@ -94,12 +94,12 @@ type outlet interface {
 // in run, but for those of callbacks, which the outlet calls one after the
 // other.
 type producer struct {
-	out    outlet
-	now    func() time.Time
-	pause  func(context.Context, time.Duration)
-	group  []client.Record // given together, every of them at most
-	pace   pace            // rate 0: none
-	one    bool
+	out   outlet
+	now   func() time.Time
+	pause func(context.Context, time.Duration)
+	group []client.Record // given together, every of them at most
+	pace  pace            // rate 0: none
+	one   bool
 
 	payload []byte
 	at      int // where in payload the next value begins
