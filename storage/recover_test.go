@@ -483,21 +483,27 @@ func TestRecoverCommitted(t *testing.T) {
 func TestRecoverLostPoint(t *testing.T) {
 	fs, l, bs := golden(t, Options{}, 5)
 	p := mustPoint(t, l)
-	disk := fs.Clone()
-	putFile(t, disk, logName(0), join(bs[:3]))
-	again := reopen(t, disk, Options{}, &p)
-	if rep := again.Recovery(); rep.Lost != 10 || !strings.Contains(rep.String(), "LOST") {
-		t.Fatalf("%v", rep)
+	f := func(how string, lose func(disk *MemFS), from wire.Offset) {
+		t.Helper()
+		disk := fs.Clone()
+		lose(disk)
+		again := reopen(t, disk, Options{}, &p)
+		if rep := again.Recovery(); rep.Lost != 10 || !strings.Contains(rep.String(), "LOST") {
+			t.Fatalf("%s: %v", how, rep)
+		}
+		if a := mustAppend(t, again, 1, maker{}.batch(t)); a.First != 10 {
+			t.Fatalf("%s: offset %d was given out twice", how, a.First)
+		}
+		again.Flush()
+		p2 := mustPoint(t, again)
+		third := reopen(t, disk.Crash(CrashNone), Options{}, &p2)
+		if third.View().End() != 11 || len(third.Recovery().Damaged) != 1 || third.Recovery().Damaged[0] != (CorruptRange{from, 10}) {
+			t.Fatalf("%s: third start: %v", how, third.Recovery())
+		}
 	}
-	if a := mustAppend(t, again, 1, maker{}.batch(t)); a.First != 10 {
-		t.Fatalf("offset %d was given out twice", a.First)
-	}
-	again.Flush()
-	p2 := mustPoint(t, again)
-	third := reopen(t, disk.Crash(CrashNone), Options{}, &p2)
-	if third.View().End() != 11 || len(third.Recovery().Damaged) != 1 || third.Recovery().Damaged[0] != (CorruptRange{6, 10}) {
-		t.Fatalf("third start: %v", third.Recovery())
-	}
+	f("cut", func(disk *MemFS) { putFile(t, disk, logName(0), join(bs[:3])) }, 6)
+	f("empty", func(disk *MemFS) { putFile(t, disk, logName(0), nil) }, 0)
+	f("gone", func(disk *MemFS) { disk.Remove(logName(0)) }, 0)
 }
 
 // TestOffsetsOnce kills a log in async mode and starts it twice: an offset that
