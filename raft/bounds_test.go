@@ -59,7 +59,7 @@ func TestQuorumLostForAnHour(t *testing.T) {
 	}
 
 	s.cut = map[[2]NodeID]bool{}
-	var done error = ErrBusy
+	done := ErrBusy
 	for range 100 {
 		for _, id := range s.order {
 			a := s.nodes[id]
