@@ -815,3 +815,68 @@ func TestHeldSocket(t *testing.T) {
 	c.Close()
 	s.Close()
 }
+
+// A breakingConn takes so many writes, each whole, and fails the next.
+type breakingConn struct {
+	net.Conn
+	takes int
+}
+
+func (c *breakingConn) TryWrite(p []byte) (int, error) {
+	if c.takes == 0 {
+		return 0, net.ErrClosed
+	}
+	c.takes--
+	return len(p), nil
+}
+
+// TestHeldFailsBetween: a connection may fail just between two buffers of a
+// request. Then some of it has left, however little is missing from the next.
+func TestHeldFailsBetween(t *testing.T) {
+	f := func(takes int, want error) {
+		t.Helper()
+		nc, peer := net.Pipe()
+		defer peer.Close()
+		c := newConn(&breakingConn{nc, takes}, DialOptions{Pool: dialPool, MaxInFlight: 9, SendTimeout: time.Minute, Silence: time.Minute, MaxResponse: 1 << 20})
+		defer c.Close()
+		c.versions[APIProduce] = 0
+		pool := mem.NewPool("held")
+		b := pool.Get(HeaderSize)
+		var got error
+		c.Go(&ProduceRequest{Acks: 1, Batches: []Batch{b.B, b.B}, Held: []*mem.Buf{b, b}}, &ProduceResponse{}, func(err error) { got = err })
+		b.Release()
+		if !errors.Is(got, want) || errors.Is(got, ErrNotSent) == errors.Is(got, ErrConnLost) {
+			t.Errorf("after %d buffers: %v, want %v", takes, got, want)
+		}
+		if n := pool.Stats().Live; n != 0 {
+			t.Errorf("after %d buffers: %d are held", takes, n)
+		}
+	}
+
+	f(0, ErrNotSent)
+	f(1, ErrConnLost)
+	f(2, ErrConnLost)
+}
+
+// TestHeldTooLarge: what is held counts as what is copied does.
+func TestHeldTooLarge(t *testing.T) {
+	nc, peer := net.Pipe()
+	defer peer.Close()
+	c := newConn(nc, DialOptions{Pool: dialPool, MaxInFlight: 9, SendTimeout: time.Minute, Silence: time.Minute, MaxResponse: 1 << 20})
+	defer c.Close()
+	c.versions[APIProduce] = 0
+	c.hello.MaxFrame = 10 << 10
+	pool := mem.NewPool("held")
+	b := pool.Get(10 << 10)
+	for _, held := range [][]*mem.Buf{nil, {b}} {
+		var got error
+		c.Go(&ProduceRequest{Acks: 1, Batches: []Batch{b.B}, Held: held}, &ProduceResponse{}, func(err error) { got = err })
+		if !errors.Is(got, CodeTooLarge) || !errors.Is(got, ErrNotSent) {
+			t.Errorf("%d held: %v", len(held), got)
+		}
+	}
+	if b.Shared() {
+		t.Error("a request that was refused holds its buffer")
+	}
+	b.Release()
+}
