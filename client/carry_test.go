@@ -87,6 +87,36 @@ func TestLookAfterLaunch(t *testing.T) {
 	f(true)
 }
 
+// TestOneLaunches: while somebody is about to send a request, nobody sends
+// another one, which might overtake it.
+func TestOneLaunches(t *testing.T) {
+	bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+		p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1 << 10, BufferBytes: 8 << 10, Linger: time.Hour})
+		warm(t, p)
+		f := claimed(t, p, nil)
+		before := b.count(wire.APIProduce)
+		for range 5 {
+			if err := p.ProduceAsync(t.Context(), *pinned(0, 600), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if n := b.count(wire.APIProduce) - before; n != 0 {
+			t.Errorf("%d requests overtook one", n)
+		}
+		f.carry()
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.mu.Lock()
+		end := b.topics["t"].parts[0].end
+		b.mu.Unlock()
+		if end != 7 {
+			t.Errorf("%d of 7 records were written", end)
+		}
+	})
+}
+
 // TestMovedInFlight: the leader moves while a request to the old one is on its
 // way; what waits for that answer then goes to the new one.
 func TestMovedInFlight(t *testing.T) {
