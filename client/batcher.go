@@ -131,6 +131,10 @@ type lane struct {
 // idle reports whether nothing is buffered or in flight.
 func (l *lane) idle() bool { return len(l.batches) == 0 }
 
+// stuck reports whether records wait here with nobody to send them to, or after
+// a failure that nothing has succeeded since.
+func (l *lane) stuck() bool { return !l.idle() && (l.link == nil || l.failures > 0) }
+
 // last returns the batch that takes records, or nil.
 func (l *lane) last() *batch {
 	if n := len(l.batches); n > 0 && l.batches[n-1].state == filling {

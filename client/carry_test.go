@@ -250,3 +250,65 @@ func TestCarryNoDial(t *testing.T) {
 		}
 	})
 }
+
+// TestStuckPartition: records that may go anywhere do not gather where none can
+// be sent, and come back to it later.
+func TestStuckPartition(t *testing.T) {
+	bubble(t, map[string]int{"t": 3}, func(t *testing.T, b *fake) {
+		var well atomic.Bool
+		b.onProduce = func(m wire.Batch) (wire.Code, bool) {
+			if m.Partition() == 1 && !well.Load() {
+				return wire.CodeNotLeader, false
+			}
+			return wire.CodeOK, true
+		}
+		p := newProducer(t, b.client(t), ProducerOptions{})
+		var acked [3]int
+		give := func(n int) {
+			t.Helper()
+			for range n {
+				if err := p.ProduceAsync(t.Context(), Record{Topic: "t"}, func(a Ack, err error) {
+					if err != nil {
+						t.Error(err)
+					}
+					acked[a.Partition]++
+				}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Millisecond)
+				synctest.Wait()
+			}
+		}
+		give(100)
+		if n := acked[0] + acked[2]; n != 99 {
+			t.Fatalf("%d of 100 records were sent; one may wait for the partition that is stuck", n)
+		}
+		well.Store(true)
+		time.Sleep(time.Second)
+		give(99)
+		if acked[1] < 30 {
+			t.Fatalf("partition 1 got %d records after it was well again", acked[1])
+		}
+	})
+}
+
+// TestStickyShare: what other records fill does not count as the share of the
+// partition that is being filled.
+func TestStickyShare(t *testing.T) {
+	s := sticky{at: 1, begun: true}
+	s.took(0, 3, 500)
+	s.took(1, 3, 70)
+	if s.filled != 70 {
+		t.Fatalf("filled %d", s.filled)
+	}
+	if s.moved(0, 3); s.at != 1 {
+		t.Fatal("moved by another partition")
+	}
+	if s.moved(1, 3); s.at != 2 || s.filled != 0 {
+		t.Fatalf("%+v", s)
+	}
+	fresh := sticky{}
+	if fresh.took(0, 3, 500); fresh.filled != 0 {
+		t.Fatal("filled before it began")
+	}
+}

@@ -283,11 +283,26 @@ func (t *outTopic) lane(r *Record) (*lane, error) {
 	case !r.Pinned && r.Key != nil:
 		return t.lanes[PartitionOf(r.Key, n)], nil
 	case !r.Pinned:
-		return t.lanes[t.sticky.partition(n)], nil
+		return t.anyLane(), nil
 	case r.Partition < 0 || r.Partition >= n:
 		return nil, wire.Errorf(wire.CodeUnknownPartition, "topic %q has partitions 0 to %d, not %d", t.name, n-1, r.Partition)
 	}
 	return t.lanes[r.Partition], nil
+}
+
+// anyLane chooses the partition of a record that may go anywhere. Those whose
+// records go nowhere are passed over, unless all are such: a batch there stays
+// open, and would gather what others could take.
+func (t *outTopic) anyLane() *lane {
+	n := int32(len(t.lanes))
+	for range t.lanes {
+		l := t.lanes[t.sticky.partition(n)]
+		if !l.stuck() {
+			return l
+		}
+		t.sticky.moved(l.id.Partition, n)
+	}
+	return t.lanes[t.sticky.partition(n)]
 }
 
 // place encodes a record of cost n into the last batch of a lane, or a new one.
@@ -347,11 +362,12 @@ func (p *Producer) complete(b *batch, full bool) {
 	}
 	b.full()
 	l := b.lane
-	s := &l.topic.sticky
+	s, n := &l.topic.sticky, int32(len(l.topic.lanes))
+	s.took(l.id.Partition, n, b.bytes())
 	// Batches of one partition behind one another are written as one. Too many
 	// may not be on their way at once.
-	if s.filled += b.bytes(); !full || s.filled >= p.enough || len(l.batches) >= l.limit-1 {
-		s.moved(l.id.Partition, int32(len(l.topic.lanes)))
+	if !full || s.filled >= p.enough || len(l.batches) >= l.limit-1 {
+		s.moved(l.id.Partition, n)
 	}
 	if l.link != nil {
 		l.link.completed(l, b)

@@ -58,9 +58,19 @@ func (s *sticky) partition(n int32) int32 {
 	return s.at % n
 }
 
+// is reports whether partition p is the one at hand.
+func (s *sticky) is(p, n int32) bool { return s.begun && s.at%n == p }
+
+// took says that a batch of so many bytes of partition p is complete.
+func (s *sticky) took(p, n int32, bytes int) {
+	if s.is(p, n) {
+		s.filled += bytes
+	}
+}
+
 // moved says that partition p has had its share, if it is the one at hand.
 func (s *sticky) moved(p, n int32) {
-	if s.begun && s.at%n == p {
+	if s.is(p, n) {
 		s.at, s.filled = (p+1)%n, 0
 	}
 }

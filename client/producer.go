@@ -93,7 +93,8 @@ type Record struct {
 
 	// Partition is where the record goes if Pinned. Otherwise the producer
 	// chooses: by the hash of the key, as PartitionOf says, or, for a null
-	// key, the partition whose batch is being filled.
+	// key, the partition whose batch is being filled, and none whose records
+	// fail to be sent while there are others.
 	Partition int32
 	Pinned    bool
 
