@@ -312,3 +312,29 @@ func TestStickyShare(t *testing.T) {
 		t.Fatal("filled before it began")
 	}
 }
+
+// TestCompleteElsewhere: a batch that is complete goes at once even if the record
+// that found it full joins the open batch of another partition.
+func TestCompleteElsewhere(t *testing.T) {
+	bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+		p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1 << 10, BufferBytes: 2400, Linger: time.Hour})
+		warm(t, p)
+		p.mu.Lock()
+		p.topics["t"].sticky = sticky{begun: true}
+		p.mu.Unlock()
+		var acked atomic.Int32
+		for _, r := range []Record{*pinned(1, 10), {Topic: "t", Value: make([]byte, 600)}, {Topic: "t", Value: make([]byte, 600)}} {
+			if err := p.ProduceAsync(t.Context(), r, func(a Ack, _ error) {
+				if a.Partition == 0 {
+					acked.Add(1)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // else one look might see it all
+		}
+		if n := acked.Load(); n != 1 {
+			t.Errorf("%d records of the complete batch were sent, want 1", n)
+		}
+	})
+}

@@ -271,7 +271,11 @@ func (p *Producer) laneFor(t *outTopic, r *Record, n int64) (*lane, error) {
 	}
 	if b := l.last(); b != nil && !b.takes(n) {
 		p.complete(b, true)
-		return t.lane(r)
+		next, err := t.lane(r)
+		if l.link != nil && next != l && next.last() != nil {
+			l.link.look() // the record joins others of whom somebody was told
+		}
+		return next, err
 	}
 	return l, nil
 }
