@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -337,4 +338,76 @@ func TestCompleteElsewhere(t *testing.T) {
 			t.Errorf("%d records of the complete batch were sent, want 1", n)
 		}
 	})
+}
+
+// TestPartialStays: with a batch that is complete, one that is not stays behind.
+func TestPartialStays(t *testing.T) {
+	bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+		p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1 << 10})
+		warm(t, p)
+		p.mu.Lock()
+		k := p.topics["t"].lanes[0].link
+		k.launching = true // keeps the goroutine from looking
+		p.mu.Unlock()
+		if _, _, err := p.accept(t.Context(), pinned(0, 600), nil, acceptWait); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		p.mu.Lock()
+		k.launching = false
+		p.mu.Unlock()
+		f, _, err := p.accept(t.Context(), pinned(0, 600), nil, acceptWait)
+		if err != nil || f == nil || len(f.batches) != 1 {
+			t.Fatalf("request %+v, %v, want one with the complete batch", f, err)
+		}
+		f.carry()
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestStickyRun: records that may go anywhere fill several batches of a partition
+// before the next one's turn, but not more than may be on their way, and never
+// begin a batch that nobody goes on to fill.
+func TestStickyRun(t *testing.T) {
+	f := func(o ProducerOptions, records int, want ...int) {
+		t.Helper()
+		bubble(t, map[string]int{"t": 4}, func(t *testing.T, b *fake) {
+			o.BatchBytes, o.Linger = 1<<10, time.Hour
+			p := newProducer(t, b.client(t), o)
+			warm(t, p)
+			b.net.Stall(fakeAddr, true)
+			p.mu.Lock()
+			p.topics["t"].sticky = sticky{begun: true}
+			p.mu.Unlock()
+			for range records {
+				if err := p.ProduceAsync(t.Context(), Record{Topic: "t", Value: make([]byte, 400)}, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			p.mu.Lock()
+			var got []int
+			for _, l := range p.topics["t"].lanes {
+				got = append(got, len(l.batches))
+			}
+			p.mu.Unlock()
+			if !slices.Equal(got, want) {
+				t.Errorf("batches in the partitions: %v, want %v", got, want)
+			}
+			b.net.Stall(fakeAddr, false)
+			if err := p.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+
+	f(ProducerOptions{}, 2, 1, 0, 0, 0)
+	f(ProducerOptions{}, 4, 2, 0, 0, 0)
+	f(ProducerOptions{}, 8, 4, 0, 0, 0)
+	f(ProducerOptions{}, 9, 4, 1, 0, 0)
+	f(ProducerOptions{}, 17, 4, 4, 1, 0)
+	f(ProducerOptions{BufferBytes: 6 << 10}, 5, 2, 1, 0, 0) // 1.5 KiB are the share of each
+	f(ProducerOptions{NotIdempotent: true}, 5, 1, 1, 1, 0)
 }

@@ -421,24 +421,24 @@ func TestProduceAll(t *testing.T) {
 // TestHoldBack: behind a request without answer little waits for that, but no
 // longer than holdBack, and much does not wait.
 func TestHoldBack(t *testing.T) {
-	f := func(records int, wait time.Duration) {
+	f := func(o ProducerOptions, age time.Duration, part int32, records int, flush bool, wait time.Duration) {
 		t.Helper()
 		bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
-			p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1 << 10, BufferBytes: 16 << 10})
+			o.BatchBytes, o.BufferBytes = 1<<10, 16<<10 // 2 records fill a batch, 5 batches are much
+			p := newProducer(t, b.client(t), o)
 			if _, err := p.Produce(t.Context(), Record{Topic: "t"}); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			var held []*wire.Call
-			var came []time.Duration
-			began := time.Now()
+			var held *wire.Call
+			var came []time.Time
 			b.intercept(func(c *wire.Call) bool {
 				if c.API != wire.APIProduce {
 					return false
 				}
-				came = append(came, time.Since(began))
+				came = append(came, time.Now())
 				if held == nil {
-					held = append(held, c) // the first is answered late
+					held = c // the first is answered late
 					return true
 				}
 				return false
@@ -449,18 +449,30 @@ func TestHoldBack(t *testing.T) {
 				done <- err
 			}()
 			synctest.Wait()
-			for range records {
-				if err := p.ProduceAsync(t.Context(), Record{Topic: "t", Partition: 1, Pinned: true, Value: make([]byte, 400)}, nil); err != nil {
-					t.Fatal(err)
+			flushing, end := context.WithCancel(t.Context())
+			defer end()
+			for range 2 { // the second time nobody else looks either
+				time.Sleep(age)
+				before, began := len(came), time.Now()
+				for range records {
+					if err := p.ProduceAsync(t.Context(), *pinned(part, 400), nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if flush {
+					go p.Flush(flushing)
+				}
+				synctest.Wait()
+				time.Sleep(time.Second)
+				if len(came) == before || came[before].Sub(began) != wait {
+					t.Fatalf("%d records behind a request at %v: requests came at %v, want one after %v", records, began, came, wait)
+				}
+				if age == 0 || part == 0 {
+					break
 				}
 			}
-			synctest.Wait()
-			time.Sleep(time.Second)
 			b.intercept(nil)
-			if len(came) < 2 || came[1] != wait {
-				t.Fatalf("%d records behind a request: requests came after %v, want the second after %v", records, came, wait)
-			}
-			b.ServeCall(held[0])
+			b.ServeCall(held)
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
@@ -470,9 +482,17 @@ func TestHoldBack(t *testing.T) {
 		})
 	}
 
-	f(1, holdBack)
-	f(2, holdBack)
-	f(12, 0) // more than a quarter of the buffer in complete batches
+	var o ProducerOptions
+	f(o, 0, 1, 1, false, holdBack)
+	f(o, 0, 1, 2, false, holdBack)
+	f(o, 0, 1, 3, false, holdBack) // a batch is complete
+	f(o, 5*time.Second, 1, 1, false, holdBack)
+	f(o, 5*time.Second, 1, 3, false, 0) // waits no more for an answer so late
+	f(o, 0, 1, 12, false, 0)            // more than a quarter of the buffer in complete batches
+	f(ProducerOptions{Codec: wire.Gzip}, 0, 1, 12, false, 0)
+	f(o, 0, 0, 3, false, holdBack)
+	f(o, 0, 0, 5, false, 0) // half of what a partition may have on its way
+	f(o, 0, 1, 1, true, 0)
 }
 
 // A spy notes on whose stack bytes are written and read.
