@@ -411,3 +411,44 @@ func TestStickyRun(t *testing.T) {
 	f(ProducerOptions{BufferBytes: 6 << 10}, 5, 2, 1, 0, 0) // 1.5 KiB are the share of each
 	f(ProducerOptions{NotIdempotent: true}, 5, 1, 1, 1, 0)
 }
+
+// TestBehindFull: what a full request had no room for is not held back.
+func TestBehindFull(t *testing.T) {
+	const parts = 40
+	bubble(t, map[string]int{"t": parts}, func(t *testing.T, b *fake) {
+		var id *wire.Call
+		var produces []*wire.Call
+		var came []time.Time
+		b.onCall = func(c *wire.Call) bool {
+			if c.API == wire.APIInitProducer {
+				id = c
+			}
+			return c.API == wire.APIInitProducer
+		}
+		p := newProducer(t, b.client(t), ProducerOptions{})
+		for i := range int32(parts) {
+			if err := p.ProduceAsync(t.Context(), *pinned(i, 130<<10), nil); err != nil { // a batch of its own
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		b.intercept(func(c *wire.Call) bool {
+			if c.API == wire.APIProduce {
+				produces, came = append(produces, c), append(came, time.Now())
+			}
+			return c.API == wire.APIProduce
+		})
+		b.ServeCall(id)
+		time.Sleep(time.Second)
+		if len(came) != 2 || came[1] != came[0] {
+			t.Errorf("requests came at %v, want 2 at once", came)
+		}
+		b.intercept(nil)
+		for _, c := range produces {
+			b.ServeCall(c)
+		}
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -420,7 +420,7 @@ lanes:
 				break
 			}
 			if f != nil && size+b.bytes() > maxRequest {
-				more = b.bytes()
+				more = p.enough // about: all that did not fit is not looked at
 				break lanes
 			}
 			if f == nil {
