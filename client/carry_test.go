@@ -440,6 +440,7 @@ func TestBehindFull(t *testing.T) {
 		})
 		b.ServeCall(id)
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if len(came) != 2 || came[1] != came[0] {
 			t.Errorf("requests came at %v, want 2 at once", came)
 		}

@@ -464,6 +464,7 @@ func TestHoldBack(t *testing.T) {
 				}
 				synctest.Wait()
 				time.Sleep(time.Second)
+				synctest.Wait()
 				if len(came) == before || came[before].Sub(began) != wait {
 					t.Fatalf("%d records behind a request at %v: requests came at %v, want one after %v", records, began, came, wait)
 				}
