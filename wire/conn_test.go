@@ -880,3 +880,60 @@ func TestHeldTooLarge(t *testing.T) {
 	}
 	b.Release()
 }
+
+// TestHeldAnsweredEarly: a request may be refused, or given up, while most of it
+// is still to be sent. It is sent to its end, from the buffer it holds.
+func TestHeldAnsweredEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := fakeServer(t)
+		pool := mem.NewPool("held")
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended []error
+		outcome := func(err error) { ended = append(ended, err) }
+		request := func() *ProduceRequest {
+			b := pool.Get(3 * memWindow)
+			defer synctest.Wait() // it has begun
+			req := &ProduceRequest{Acks: 1, Batches: []Batch{b.B}, Held: []*mem.Buf{b}}
+			go func() {
+				defer b.Release()
+				if len(ended) > 0 { // the later ones are given up
+					outcome(c.Do(ctx, req, &ProduceResponse{}))
+					return
+				}
+				c.Go(req, &ProduceResponse{}, outcome)
+			}()
+			return req
+		}
+		first := request()
+		want := requestFrame(APIProduce, 0, c.last, first)
+		refusal := make([]byte, responseLen, responseLen+9)
+		refusal = AppendText(refusal, "no room")
+		putResponseHeader(refusal, responseHeader{correlation: c.last, code: CodeBusy}, 0)
+		if _, err := s.Write(refusal); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := pool.Stats().Live; len(ended) != 1 || !errors.Is(ended[0], CodeBusy) || n != 1 {
+			t.Fatalf("%v; %d buffers are held while a request is being sent", ended, n)
+		}
+
+		request() // behind it, and never sent
+		if n := pool.Stats().Live; n != 2 {
+			t.Errorf("%d buffers are held by two requests", n)
+		}
+		cancel()
+		synctest.Wait()
+		if n := pool.Stats().Live; len(ended) != 2 || !errors.Is(ended[1], ErrNotSent) || n != 1 {
+			t.Errorf("%v; %d buffers are held after one was given up", ended, n)
+		}
+
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%v; what arrived is right: %v", err, bytes.Equal(got, want))
+		}
+		synctest.Wait()
+		if n := pool.Stats().Live; n != 0 {
+			t.Errorf("%d buffers are held after all was sent", n)
+		}
+	})
+}

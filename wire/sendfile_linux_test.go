@@ -10,10 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,7 +44,7 @@ type loop struct {
 	client *mem.Pool
 }
 
-func newLoop(t testing.TB, h Handler) *loop {
+func newLoop(t testing.TB, h Handler, change ...func(*Server)) *loop {
 	l := &loop{pool: mem.NewPool("server"), client: mem.NewPool("client")}
 	l.server = &Server{Handler: h, Hello: helloForTest, Requests: l.pool, Replies: l.pool}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,6 +53,10 @@ func newLoop(t testing.TB, h Handler) *loop {
 	}
 	l.addr = ln.Addr().String()
 	l.server.init() // so that tests may look at what it makes
+	l.server.bulk.wait = time.Hour
+	for _, c := range change {
+		c(l.server)
+	}
 	served := make(chan error, 1)
 	go func() { served <- l.server.Serve(ln) }()
 	t.Cleanup(func() {
@@ -211,7 +217,7 @@ func TestInlineRange(t *testing.T) {
 	}
 
 	// Answers that nobody reads fill the socket; all of them arrive in the end.
-	const many = 90
+	const many, ranges = 90, 8 // 45 MiB, more than sockets hold
 	answers := make(chan error, many)
 	full := func() error {
 		for began := time.Now(); l.server.Stats().Writers == 1; runtime.Gosched() {
@@ -221,16 +227,19 @@ func TestInlineRange(t *testing.T) {
 		}
 		return nil
 	}
-	open.Add(many)
+	open.Add(many * ranges)
 	for i := range many {
 		r := new(FetchResponse)
-		c.GoBuf(fetchRanges([2]int{i, maxInline}), r, func(b *mem.Buf, err error) {
+		q := slices.Repeat([][2]int{{i, maxInline}}, ranges)
+		c.GoBuf(fetchRanges(q...), r, func(b *mem.Buf, err error) {
 			if err == nil {
 				if i == 0 {
 					err = full() // keeps the connection's reader
 				}
-				if !bytes.Equal(r.Partitions[0].Data, data[i:i+maxInline]) {
-					err = errors.New("wrong bytes")
+				for _, p := range r.Partitions {
+					if !bytes.Equal(p.Data, data[i:i+maxInline]) {
+						err = errors.New("wrong bytes")
+					}
 				}
 				b.Release()
 			}
@@ -252,8 +261,8 @@ func TestBulk(t *testing.T) {
 	var open sync.WaitGroup
 	l := newLoop(t, serveRanges(sysReader{f}, &open))
 	large, small := l.dial(t), l.dial(t)
-	for range cap(l.server.bulk) {
-		l.server.bulk <- struct{}{}
+	for range cap(l.server.bulk.taken) {
+		l.server.bulk.taken <- struct{}{}
 	}
 	open.Add(1)
 	done := make(chan error, 1)
@@ -274,16 +283,53 @@ func TestBulk(t *testing.T) {
 	if n := l.server.Stats().SentFileBytes; n > 50*maxInline {
 		t.Errorf("%d bytes of files were sent, the small answers have less", n)
 	}
-	for range cap(l.server.bulk) {
-		<-l.server.bulk
+	for range cap(l.server.bulk.taken) {
+		<-l.server.bulk.taken
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 	open.Wait()
-	if n := len(l.server.bulk); n != 0 {
+	if n := len(l.server.bulk.taken); n != 0 {
 		t.Errorf("%d places are still taken", n)
 	}
+}
+
+// TestPlaces: who waits for a place gets the next one that comes free, and goes
+// on without when that takes too long.
+func TestPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &places{taken: make(chan struct{}, 2), wait: time.Second}
+		f := func(want bool, after time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if got := p.enter(); got != want || time.Since(began) != after {
+				t.Errorf("got a place: %v, after %v; want %v after %v", got, time.Since(began), want, after)
+			}
+		}
+		f(true, 0)
+		f(true, 0)
+		f(false, time.Second)
+		time.AfterFunc(time.Second/2, p.leave)
+		f(true, time.Second/2)
+		f(false, time.Second)
+		p.leave()
+		p.leave()
+		f(true, 0)
+	})
+}
+
+// TestBulkLost: who keeps his place for ever, since his disk hangs, keeps nobody
+// from sending.
+func TestBulkLost(t *testing.T) {
+	f, data := randomFile(t, 4<<20)
+	var open sync.WaitGroup
+	c := newLoop(t, serveRanges(sysReader{f}, &open), func(s *Server) {
+		s.bulk = &places{taken: make(chan struct{}), wait: time.Microsecond} // none will come free
+	}).dial(t)
+	open.Add(1)
+	checkFetch(t, c, data, [2]int{1, 3 << 20})
+	open.Wait()
 }
 
 // TestCopiedRange sends from what is no file of the system.

@@ -57,7 +57,7 @@ type Server struct {
 	// bulk has a place for each large piece of a file that is being sent. A piece
 	// keeps a processor for as long as it takes to copy 1 MiB, so readers of a
 	// backlog leave one for all others.
-	bulk chan struct{}
+	bulk *places
 
 	traffic traffic
 	count   struct {
@@ -105,6 +105,10 @@ func (s *Server) Stats() ServerStats {
 	}
 }
 
+// bulkWait is how long a large piece of a file waits for its place: a hundred
+// others take no longer, as long as none of them has to wait for a disk.
+const bulkWait = 100 * time.Millisecond
+
 // init fills in the defaults.
 func (s *Server) init() {
 	s.once.Do(func() {
@@ -132,7 +136,7 @@ func (s *Server) init() {
 		s.listeners = map[net.Listener]struct{}{}
 		s.conns = map[*serverConn]struct{}{}
 		s.empty = make(chan struct{})
-		s.bulk = make(chan struct{}, max(runtime.GOMAXPROCS(0)-1, 1))
+		s.bulk = &places{taken: make(chan struct{}, max(runtime.GOMAXPROCS(0)-1, 1)), wait: bulkWait}
 	})
 }
 

@@ -15,7 +15,7 @@ type socket struct {
 	net.Conn
 	raw      syscall.RawConn // nil: not a system socket
 	patience time.Duration   // how long a write may make no progress
-	bulk     chan struct{}   // places for large pieces of files being sent; nil: any number
+	bulk     *places         // for large pieces of files being sent; nil: any number
 
 	// Arguments and results of the write callback, which is made once so that
 	// a write allocates nothing. They belong to whoever sends.
@@ -31,6 +31,33 @@ type socket struct {
 		err   error
 	}
 }
+
+// places are how many may do something at once.
+type places struct {
+	taken chan struct{}
+	wait  time.Duration // nobody waits longer
+}
+
+// enter waits for a place and reports whether it got one, which leave gives back.
+// It does not wait for ever: who has one and reads from a disk that hangs must
+// not hold up all others.
+func (p *places) enter() bool {
+	select {
+	case p.taken <- struct{}{}:
+		return true
+	default:
+	}
+	timer := time.NewTimer(p.wait)
+	defer timer.Stop()
+	select {
+	case p.taken <- struct{}{}:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+func (p *places) leave() { <-p.taken }
 
 func newSocket(c net.Conn, patience time.Duration) *socket {
 	s := &socket{Conn: c, patience: patience, raw: systemSocket(c)}

@@ -81,12 +81,11 @@ func (s *socket) tryWrite(fd uintptr) (done bool) {
 	return w.err != unix.EAGAIN || !w.block
 }
 
-// sendOnce sends from the file that s.w names. A large piece has to have a place
+// sendOnce sends from the file that s.w names. A large piece should have a place
 // among those that are sent at once.
 func (s *socket) sendOnce(fd int) (int, error) {
-	if s.bulk != nil && s.w.len > maxInline {
-		s.bulk <- struct{}{}
-		defer func() { <-s.bulk }()
+	if s.bulk != nil && s.w.len > maxInline && s.bulk.enter() {
+		defer s.bulk.leave()
 	}
 	off := s.w.off
 	return unix.Sendfile(fd, int(s.w.file), &off, s.w.len)
