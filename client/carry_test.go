@@ -250,3 +250,89 @@ func TestCarryNoDial(t *testing.T) {
 		}
 	})
 }
+
+// TestCloseWhileCarried: Close waits for a request that a caller is about to
+// send, and its records are told of before Close returns.
+func TestCloseWhileCarried(t *testing.T) {
+	bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+		p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1 << 10, Linger: time.Hour})
+		warm(t, p)
+		told := 0
+		f := claimed(t, p, func(_ Ack, err error) {
+			if told++; err == nil || onStack("carry") {
+				t.Errorf("%v; on the stack of the carrier: %v", err, onStack("carry"))
+			}
+		})
+		closed := make(chan struct{})
+		go func() { defer close(closed); p.Close() }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Fatal("closed with a request in a caller's hands")
+		default:
+		}
+		f.carry()
+		<-closed
+		if told != 2 {
+			t.Errorf("%d of 2 records were told of", told)
+		}
+	})
+}
+
+// TestCallbacksGive: callbacks may give records, whatever the bounds.
+func TestCallbacksGive(t *testing.T) {
+	f := func(o ProducerOptions) {
+		t.Helper()
+		bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+			o.BatchBytes = 1 << 10
+			p := newProducer(t, b.client(t), o)
+			warm(t, p)
+			const total = 300
+			given, told := 0, 0
+			var done Outcome
+			give := func() {
+				rs := []Record{*pinned(0, 300), *pinned(0, 300), *pinned(1, 300)}
+				for given < total {
+					n, err := p.TryProduceAll(context.Background(), rs, done)
+					if err != nil && err != ErrBufferFull {
+						t.Error(err)
+					}
+					if given += n; err != nil {
+						return // those on their way give the next
+					}
+				}
+			}
+			done = func(from, to int, _ Ack, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+				told += to - from
+				give()
+			}
+			for given < total { // again when all that could give found the buffer full
+				before := given
+				if err := p.ProduceAsync(t.Context(), *pinned(0, 1), func(Ack, error) { give() }); err != nil {
+					t.Fatal(err)
+				}
+				if err := p.Flush(t.Context()); err != nil { // and what the callbacks give
+					t.Fatal(err)
+				}
+				if given == before {
+					t.Fatalf("no more than %d records were given", given)
+				}
+			}
+			if told < total || told != given {
+				t.Fatalf("%d records given, %d told of, want %d", given, told, total)
+			}
+		})
+	}
+
+	for _, inFlight := range []int{1, 5} {
+		for _, buffer := range []int64{500, 1500, 9000} {
+			f(ProducerOptions{InFlight: inFlight, BufferBytes: buffer})
+			f(ProducerOptions{InFlight: inFlight, BufferBytes: buffer, Acks: AcksNone})
+			f(ProducerOptions{InFlight: inFlight, BufferBytes: buffer, NotIdempotent: true, Codec: wire.Gzip})
+			f(ProducerOptions{InFlight: inFlight, BufferBytes: buffer, Linger: 5 * time.Millisecond})
+		}
+	}
+}

@@ -274,25 +274,45 @@ func TestSplit(t *testing.T) {
 			p := newProducer(t, b.client(t), o)
 			var next int
 			var log []uint64
-			for i := range total {
-				value, tooLarge := uneven(noise, i)
-				if err := p.ProduceAsync(t.Context(), Record{Topic: "t", Value: value}, func(a Ack, err error) {
-					switch {
-					case t.Failed(): // once is enough
-					case next != i:
-						t.Errorf("outcome of %d, expected that of %d", i, next)
-					case tooLarge && (!errors.Is(err, wire.CodeTooLarge) || errors.Is(err, ErrIndefinite)):
-						t.Errorf("%d, too large: %v, %v", i, a, err)
-					case !tooLarge && (err != nil || a.Offset != wire.Offset(len(log))):
-						t.Errorf("%d: %v, %v; want offset %d", i, a, err, len(log))
-					case !tooLarge:
-						log = append(log, uint64(i))
-					}
-					next++
-				}); err != nil {
+			outcome := func(i int, tooLarge bool, a Ack, err error) {
+				switch {
+				case t.Failed(): // once is enough
+				case next != i:
+					t.Errorf("outcome of %d, expected that of %d", i, next)
+				case tooLarge && (!errors.Is(err, wire.CodeTooLarge) || errors.Is(err, ErrIndefinite)):
+					t.Errorf("%d, too large: %v, %v", i, a, err)
+				case !tooLarge && (err != nil || a.Offset != wire.Offset(len(log))):
+					t.Errorf("%d: %v, %v; want offset %d", i, a, err, len(log))
+				case !tooLarge:
+					log = append(log, uint64(i))
+				}
+				next++
+			}
+			for i := 0; i < total; { // some given alone, some together
+				rs := make([]Record, min(1+noise.IntN(60), total-i))
+				large := make([]bool, len(rs))
+				first := i
+				for k := range rs {
+					rs[k].Topic = "t"
+					rs[k].Value, large[k] = uneven(noise, i)
+					i++
+				}
+				var err error
+				if len(rs) < 20 {
+					rs, i = rs[:1], first+1
+					err = p.ProduceAsync(t.Context(), rs[0], func(a Ack, err error) { outcome(first, large[0], a, err) })
+				} else {
+					_, err = p.ProduceAll(t.Context(), rs, func(from, to int, a Ack, err error) {
+						for k := from; k < to; k++ {
+							outcome(first+k, large[k], a, err)
+							a.Offset++
+						}
+					})
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
-				if i%300 == 299 {
+				if noise.IntN(30) == 0 {
 					time.Sleep(time.Duration(noise.IntN(3)) * time.Millisecond)
 				}
 			}
