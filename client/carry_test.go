@@ -73,7 +73,7 @@ func TestLookAfterLaunch(t *testing.T) {
 			k := f.link
 			f.launch()
 			synctest.Wait() // it has landed, and the goroutine has found it being launched
-			if next := k.launched(); next != nil {
+			if next := k.launched(true); next != nil {
 				t.Fatal("there is nothing to carry yet")
 			}
 			time.Sleep(time.Second)
@@ -113,6 +113,93 @@ func TestOneLaunches(t *testing.T) {
 		b.mu.Unlock()
 		if end != 7 {
 			t.Errorf("%d of 7 records were written", end)
+		}
+	})
+}
+
+// TestCarryEnds: who has carried enough leaves what is due to the goroutine.
+func TestCarryEnds(t *testing.T) {
+	f := func(more bool) {
+		t.Helper()
+		bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+			p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1 << 10, BufferBytes: 8 << 10, Linger: time.Hour})
+			warm(t, p)
+			f := claimed(t, p, nil)
+			k := f.link
+			f.launch()
+			for range 5 { // much has come meanwhile
+				if err := p.ProduceAsync(t.Context(), *pinned(0, 600), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			next := k.launched(more)
+			if (next != nil) != more {
+				t.Fatalf("another request: %v, want %v", next != nil, more)
+			}
+			if next != nil {
+				next.carry()
+			}
+			synctest.Wait()
+			if n := b.count(wire.APIProduce); n != 3 {
+				t.Errorf("%d requests were sent, want 3", n)
+			}
+		})
+	}
+
+	f(true)
+	f(false)
+}
+
+// A busyDialer makes connections on which meanwhile runs before each write by who
+// carries a request.
+type busyDialer struct {
+	wire.Dialer
+	meanwhile func()
+}
+
+type busyConn struct {
+	net.Conn
+	d *busyDialer
+}
+
+func (d *busyDialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := d.Dialer.DialContext(ctx, network, addr)
+	return &busyConn{c, d}, err
+}
+
+func (c *busyConn) TryWrite(p []byte) (int, error) {
+	if onStack("carry") {
+		c.d.meanwhile()
+	}
+	return c.Conn.(interface{ TryWrite([]byte) (int, error) }).TryWrite(p)
+}
+
+// TestCarryBounded: others give records as fast as the carrier sends them, and
+// the answers come as fast; he is let go nevertheless.
+func TestCarryBounded(t *testing.T) {
+	bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+		d := &busyDialer{Dialer: b.net}
+		p := newProducer(t, b.client(t, func(o *Options) { o.Dialer = d }), ProducerOptions{BatchBytes: 1 << 10, Linger: time.Hour})
+		warm(t, p)
+		carried := 0
+		d.meanwhile = func() {
+			if carried++; carried > 3*maxInFlight {
+				return
+			}
+			for range 3 {
+				if err := p.TryProduce(t.Context(), *pinned(0, 600), nil); err != nil {
+					t.Error(err)
+				}
+			}
+			synctest.Wait()
+		}
+		claimed(t, p, nil).carry()
+		if carried != maxInFlight {
+			t.Errorf("%d requests were carried, want %d", carried, maxInFlight)
+		}
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	})
 }
@@ -181,44 +268,6 @@ func onStack(method string) bool {
 	return strings.Contains(string(buf[:runtime.Stack(buf, false)]), method+"(")
 }
 
-// TestCallbacksElsewhere: no callback runs on the stack of a call of
-// ProduceAsync, whose caller may hold locks that it takes.
-func TestCallbacksElsewhere(t *testing.T) {
-	f := func(o ProducerOptions, size int, fails bool) {
-		t.Helper()
-		bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
-			synctest.Wait() // the server has begun
-			b.srv.MaxFrame = 64 << 10
-			o.BatchBytes, o.Linger = 1<<10, time.Hour
-			p := newProducer(t, b.client(t), o)
-			warm(t, p)
-			told := 0
-			for range 20 {
-				if err := p.ProduceAsync(t.Context(), *pinned(0, size), func(_ Ack, err error) {
-					if told++; (err != nil) != fails {
-						t.Error(err)
-					}
-					if onStack("ProduceAsync") {
-						t.Error("told on the stack of the giver")
-					}
-				}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := p.Flush(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if told != 20 {
-				t.Fatalf("%d of 20 records told", told)
-			}
-		})
-	}
-
-	f(ProducerOptions{}, 600, false)
-	f(ProducerOptions{Acks: AcksNone}, 600, false)
-	f(ProducerOptions{}, 100<<10, true) // the connection takes no such request
-}
-
 // A dialSpy counts dials on the stack of who carries a request.
 type dialSpy struct {
 	wire.Dialer
@@ -277,62 +326,4 @@ func TestCloseWhileCarried(t *testing.T) {
 			t.Errorf("%d of 2 records were told of", told)
 		}
 	})
-}
-
-// TestCallbacksGive: callbacks may give records, whatever the bounds.
-func TestCallbacksGive(t *testing.T) {
-	f := func(o ProducerOptions) {
-		t.Helper()
-		bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
-			o.BatchBytes = 1 << 10
-			p := newProducer(t, b.client(t), o)
-			warm(t, p)
-			const total = 300
-			given, told := 0, 0
-			var done Outcome
-			give := func() {
-				rs := []Record{*pinned(0, 300), *pinned(0, 300), *pinned(1, 300)}
-				for given < total {
-					n, err := p.TryProduceAll(context.Background(), rs, done)
-					if err != nil && err != ErrBufferFull {
-						t.Error(err)
-					}
-					if given += n; err != nil {
-						return // those on their way give the next
-					}
-				}
-			}
-			done = func(from, to int, _ Ack, err error) {
-				if err != nil {
-					t.Error(err)
-				}
-				told += to - from
-				give()
-			}
-			for given < total { // again when all that could give found the buffer full
-				before := given
-				if err := p.ProduceAsync(t.Context(), *pinned(0, 1), func(Ack, error) { give() }); err != nil {
-					t.Fatal(err)
-				}
-				if err := p.Flush(t.Context()); err != nil { // and what the callbacks give
-					t.Fatal(err)
-				}
-				if given == before {
-					t.Fatalf("no more than %d records were given", given)
-				}
-			}
-			if told < total || told != given {
-				t.Fatalf("%d records given, %d told of, want %d", given, told, total)
-			}
-		})
-	}
-
-	for _, inFlight := range []int{1, 5} {
-		for _, buffer := range []int64{500, 1500, 9000} {
-			f(ProducerOptions{InFlight: inFlight, BufferBytes: buffer})
-			f(ProducerOptions{InFlight: inFlight, BufferBytes: buffer, Acks: AcksNone})
-			f(ProducerOptions{InFlight: inFlight, BufferBytes: buffer, NotIdempotent: true, Codec: wire.Gzip})
-			f(ProducerOptions{InFlight: inFlight, BufferBytes: buffer, Linger: 5 * time.Millisecond})
-		}
-	}
 }

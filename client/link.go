@@ -116,21 +116,26 @@ func (k *link) claim() *flight {
 	return f
 }
 
-// carry sends a claimed request, and others that became due meanwhile.
+// carry sends a claimed request, and others that became due meanwhile: not for
+// ever, since others may give records as fast as they are sent.
 func (f *flight) carry() {
-	for k := f.link; f != nil; {
+	k := f.link
+	for n := 1; f != nil; n++ {
 		f.launch()
-		f = k.launched()
+		f = k.launched(n < maxInFlight)
 	}
 }
 
-// launched ends a launch and returns the next request to carry. If there is
-// none, the goroutine is told: it did not look while somebody launched.
-func (k *link) launched() *flight {
+// launched ends a launch and returns the next request if the caller carries
+// more. If he gets none the goroutine is told: it did not look while somebody
+// launched.
+func (k *link) launched(more bool) (f *flight) {
 	k.p.mu.Lock()
 	defer k.p.mu.Unlock()
 	k.launching = false
-	f := k.claim()
+	if more {
+		f = k.claim()
+	}
 	if f == nil && k.waits() {
 		k.look()
 	}

@@ -189,8 +189,16 @@ func (o *outbox) flush() { o.work(false) }
 // write sends everything, waiting where it must. Holder only.
 func (o *outbox) write() { o.work(true) }
 
+// maxLoads bounds how often flush looks for more: others may answer as fast as it
+// sends, and its caller has more to do.
+const maxLoads = 8
+
 func (o *outbox) work(block bool) {
-	for o.load() {
+	for n := 0; o.load(); n++ {
+		if n == maxLoads && !block {
+			o.start()
+			return
+		}
 		ok, err := o.send(block)
 		if err != nil {
 			o.fail(err)

@@ -254,6 +254,45 @@ func TestInlineRange(t *testing.T) {
 	open.Wait()
 }
 
+// TestFlushEnds: who sends what others answer meanwhile is let go in the end, be
+// they as fast as they like.
+func TestFlushEnds(t *testing.T) {
+	f, _ := randomFile(t, 10)
+	const many = 90
+	parked := make(chan *Call, many)
+	l := newLoop(t, handlerFunc(func(c *Call) { parked <- c }))
+	c := l.dial(t)
+	answers := make(chan error, many)
+	for range many {
+		c.Go(fetchRanges([2]int{0, 1}), &FetchResponse{}, func(err error) { answers <- err })
+	}
+	var calls []*Call
+	for range many {
+		calls = append(calls, <-parked)
+	}
+	var last atomic.Int32 // that was sent before a goroutine took over
+	var answer func(n int)
+	answer = func(n int) { // each once the one before has been sent
+		calls[n].ReplyFiles(&FetchResponse{Partitions: []FetchResult{{Bytes: 1}}}, []FileRange{{R: sysReader{f}, Len: 1, Done: func() {
+			if l.server.Stats().Writers == 0 {
+				last.Store(int32(n))
+			}
+			if n+1 < many {
+				answer(n + 1)
+			}
+		}}})
+	}
+	go answer(0) // as a fetch that was parked
+	for range many {
+		if err := <-answers; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, writers := last.Load()+1, l.server.Stats().Writers; n != maxLoads || writers != 1 {
+		t.Errorf("one caller sent %d answers, %d goroutines the others", n, writers)
+	}
+}
+
 // TestBulk: while all places for large pieces are taken, a large answer waits and
 // small ones pass.
 func TestBulk(t *testing.T) {
