@@ -117,6 +117,45 @@ func TestOneLaunches(t *testing.T) {
 	})
 }
 
+// TestDirectLaunches: neither does anybody overtake a Produce that is about to send
+// its request, nor it them, and what came meanwhile goes behind it.
+func TestDirectLaunches(t *testing.T) {
+	bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+		p := newProducer(t, b.client(t), ProducerOptions{})
+		warm(t, p)
+		f, alone, err := p.accept(t.Context(), pinned(0, 1), nil, acceptDirect)
+		if err != nil || !alone {
+			t.Fatal(f, alone, err)
+		}
+		acked := 0
+		if err := p.ProduceAsync(t.Context(), *pinned(0, 1), func(Ack, error) { acked++ }); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if n := b.count(wire.APIProduce); n != 1 {
+			t.Errorf("%d requests overtook one", n-1)
+		}
+		f.direct(t.Context())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := b.count(wire.APIProduce); n != 3 || acked != 1 {
+			t.Errorf("%d requests were sent, want 3; %d records acknowledged", n, acked)
+		}
+
+		p.mu.Lock()
+		k := p.topics["t"].lanes[0].link
+		k.launching = true
+		p.mu.Unlock()
+		if _, alone, err = p.accept(t.Context(), pinned(0, 1), nil, acceptDirect); err != nil || alone {
+			t.Errorf("overtakes a request being launched: %v, %v", alone, err)
+		}
+		k.launched(false)
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // TestCarryEnds: who has carried enough leaves what is due to the goroutine.
 func TestCarryEnds(t *testing.T) {
 	f := func(more bool) {

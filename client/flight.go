@@ -65,11 +65,16 @@ func (f *flight) launch() {
 	f.conn.Go(&f.req, &f.resp, f.land)
 }
 
-// direct carries the request on the caller's goroutine.
+// direct carries the request to its answer on the caller's goroutine.
 func (f *flight) direct(ctx context.Context) {
+	var sent wire.Pending
 	err := f.seal()
 	if err == nil {
-		err = f.conn.Do(ctx, &f.req, &f.resp)
+		sent, err = f.conn.Begin(ctx, &f.req, &f.resp)
+	}
+	f.link.launched(false)
+	if err == nil {
+		err = sent.Wait(ctx)
 	}
 	f.landed(err)
 }

@@ -241,10 +241,10 @@ func (p *Producer) arrived(l *lane, fresh, direct bool) (f *flight, alone bool) 
 		return nil, false
 	}
 	k.list(l)
-	if direct && p.o.Linger == 0 && k.flights == 0 && len(l.batches) == 1 {
+	if direct && p.o.Linger == 0 && k.flights == 0 && !k.launching && len(l.batches) == 1 {
 		if conn := k.ready(); conn != nil {
 			if f, _ := p.take(k); f != nil {
-				f.conn = conn
+				f.conn, k.launching = conn, true
 				return f, true
 			}
 		}

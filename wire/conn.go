@@ -201,15 +201,42 @@ func (c *Conn) Do(ctx context.Context, req, resp Message) error {
 // until the caller releases the buffer. It is nil with an error, and without
 // one for requests that get no response.
 func (c *Conn) DoBuf(ctx context.Context, req, resp Message) (*mem.Buf, error) {
+	p, err := c.Begin(ctx, req, resp)
+	if err != nil {
+		return nil, err
+	}
+	return p.await(ctx)
+}
+
+// A Pending is a call that Begin began. Wait must be called, once.
+type Pending struct{ x *exchange }
+
+// Begin is the first half of Do: requests begun later are sent behind req. Its
+// errors are those of Do.
+func (c *Conn) Begin(ctx context.Context, req, resp Message) (Pending, error) {
 	if err := c.awaitSlot(ctx); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
+		return Pending{}, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	c.probe()
 	x := c.newExchange(resp)
 	if _, err := c.begin(x, req); err != nil {
-		return nil, err
+		return Pending{}, err
 	}
-	if ended, err := c.await(ctx, x); !ended {
+	return Pending{x}, nil
+}
+
+// Wait is the second half of Do.
+func (p Pending) Wait(ctx context.Context) error {
+	b, err := p.await(ctx)
+	if b != nil {
+		b.Release()
+	}
+	return err
+}
+
+func (p Pending) await(ctx context.Context) (*mem.Buf, error) {
+	x := p.x
+	if ended, err := x.conn.await(ctx, x); !ended {
 		return nil, err // x belongs to the reader now
 	}
 	b, err := x.result()
