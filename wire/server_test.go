@@ -1018,3 +1018,38 @@ func TestDefer(t *testing.T) {
 	}
 	c.NoReply()
 }
+
+// TestRangesNoWait: who answers with ranges of what must be copied never waits for
+// a peer that does not read.
+func TestRangesNoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many, size = 10, 60_000 // more than the network holds
+		parked := make(chan *Call, many)
+		b := newBed(t, handlerFunc(func(c *Call) { parked <- c }), nil)
+		p := b.helloPeer()
+		for i := range uint32(many) {
+			p.send(requestFrame(APIFetch, 0, 2+i, &FetchRequest{}))
+		}
+		synctest.Wait()
+		var answered, done atomic.Int32
+		go func() {
+			for range many {
+				(<-parked).ReplyFiles(&FetchResponse{Partitions: []FetchResult{{Bytes: size}}},
+					[]FileRange{{R: bytes.NewReader(make([]byte, size)), Len: size, Done: func() { done.Add(1) }}})
+				answered.Add(1)
+			}
+		}()
+		synctest.Wait()
+		if n := answered.Load(); n != many {
+			t.Errorf("%d of %d answers were given", n, many)
+		}
+		if n := done.Load(); n == many {
+			t.Error("all was sent though nobody reads")
+		}
+		p.Close()
+		synctest.Wait()
+		if n := done.Load(); n != many {
+			t.Errorf("%d of %d ranges were let go of", n, many)
+		}
+	})
+}
