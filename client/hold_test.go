@@ -155,3 +155,35 @@ func TestBehindFull(t *testing.T) {
 		}
 	})
 }
+
+// TestLookFull: with as many requests on their way as may be, nobody is woken in
+// vain; the next answer has what came sent.
+func TestLookFull(t *testing.T) {
+	bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+		p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1 << 10, InFlight: 1, Linger: 10 * time.Millisecond})
+		warm(t, p)
+		b.net.Stall(fakeAddr, true)
+		f := claimed(t, p, nil)
+		k := f.link
+		f.launch()
+		synctest.Wait()
+		p.mu.Lock()
+		k.complete = p.enough
+		wake := k.wake
+		k.wake = make(chan struct{}, 1) // nobody takes from this one
+		k.look()
+		if len(k.wake) > 0 || k.guarded {
+			t.Error("the goroutine is to look, though it can do nothing")
+		}
+		k.wake = wake
+		p.mu.Unlock()
+		b.net.Stall(fakeAddr, false)
+		if next := k.launched(true); next != nil {
+			t.Error("a second request is on its way")
+		}
+		time.Sleep(time.Second)
+		if n := p.Buffered(); n != 0 {
+			t.Errorf("%d bytes are still there", n)
+		}
+	})
+}

@@ -66,6 +66,7 @@ func (k *link) nudge() {
 // when what is held back may wait no longer. p.mu is held.
 func (k *link) look() {
 	switch {
+	case k.flights >= k.p.o.InFlight: // the next answer has somebody look
 	case k.flights == 0 || k.p.o.Linger > 0 || k.complete >= k.p.enough:
 		k.nudge()
 	case !k.guarded:
