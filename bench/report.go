@@ -107,7 +107,7 @@ func (t *target) measure(ctx context.Context, l *load, d *display, work func(con
 	warm, m := newMeter(), newMeter()
 	calm, end := context.WithCancel(ctx)
 	defer end()
-	go mem.Calm(calm, func() int64 { return warm.records.Load() + m.records.Load() })
+	go mem.Calm(calm, 0, func() int64 { return warm.records.Load() + m.records.Load() })
 	if l.warmUp > 0 {
 		s := span{duration: l.warmUp}
 		stop := t.watch(d, "warm-up ", warm, s)

@@ -66,6 +66,9 @@ func Serve(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer
 	return coded(serve(ctx, c, out, newLog(notes, c.LogLevel)))
 }
 
+// maxKeptProcs bounds the processors that the runtime gets for flushes.
+const maxKeptProcs = 32
+
 func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error {
 	env, err := NewEnv(log)
 	if err != nil {
@@ -102,7 +105,7 @@ func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error
 	}
 	fmt.Fprintf(out, "teralog %s ready: %s, data %s, node %d, cluster %v, %d topics\n",
 		wire.Software, at, strings.Join(c.DataDirs, ","), c.Node, b.Cluster(), len(b.Image().Topics()))
-	go mem.Calm(ctx, b.requests)
+	go mem.Calm(ctx, min(c.Flushers*len(c.DataDirs), maxKeptProcs), b.requests)
 	return b.Run(ctx, manager.attend(b, ln, at))
 }
 

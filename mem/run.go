@@ -51,7 +51,8 @@ func (c *Clock) Stepped() uint64 {
 
 // Calm keeps the runtime's monitor thread calm while the process is busy, until
 // ctx ends. work returns how many operations there have been; it is asked ten
-// times a second.
+// times a second. kept is how many goroutines may at most be in long system calls
+// at once.
 //
 // Between two requests all of a process's processors are idle for a moment, and
 // the monitor lies down. The next system call wakes it, and for some
@@ -63,26 +64,27 @@ func (c *Clock) Stepped() uint64 {
 // never all there is, and the monitor's pauses grow to 10 ms.
 //
 // What the monitor is for still happens: the goroutine looks around between two
-// naps, and with it whatever found no processor, since others are kept in long
-// system calls. Who sets GOMAXPROCS in the environment knows better; then Calm
-// does nothing.
-func Calm(ctx context.Context, work func() int64) {
+// naps. But a processor kept in a long system call, an fdatasync say, is taken back
+// only with the monitor's next round, so there has to be one for each of those
+// too: with too few, an answer waits 10 ms for one. Who sets GOMAXPROCS in the
+// environment knows better; then Calm does nothing.
+func Calm(ctx context.Context, kept int, work func() int64) {
 	if _, set := os.LookupEnv("GOMAXPROCS"); set || !canNap {
 		return
 	}
 	tick := time.NewTicker(calmLook)
 	defer tick.Stop()
-	own := false // the processor for the naps is there
+	own := 0 // processors added
 	defer func() {
-		if own {
-			runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) - 1)
+		if own > 0 {
+			runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) - own)
 		}
 	}()
 	for load := new(load); ; {
 		for load.busy(work()) {
-			if !own {
-				own = true
-				runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+			if own == 0 {
+				own = 1 + kept
+				runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + own)
 			}
 			for range calmLook / calmNap {
 				nap(calmNap)
