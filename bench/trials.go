@@ -16,7 +16,9 @@ type outcome struct {
 	Result
 	each    float64       // bytes of the broker's memory for each of something
 	growth  float64       // of the broker's memory: late over early
-	restart time.Duration // from the kill until it was ready again
+	start   time.Duration // after a clean stop, until it was ready
+	restart time.Duration // after a kill
+	held    float64       // bytes of memory of a broker just started
 }
 
 // A side runs an engine or a limit once.

@@ -142,15 +142,9 @@ func restartAfterKill(ctx context.Context, s *suite) (r *outcome, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.Kill(); err != nil {
+	if r.restart, err = s.restart(b, dir, b.Kill); err != nil {
 		return nil, err
 	}
-	began := time.Now()
-	b, err = s.start(dir, "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("start after a kill: %w", err)
-	}
-	r.restart = time.Since(began)
 	c, err := client.New(client.Options{Servers: []string{b.Addr}, Name: "teralog-suite"})
 	if err != nil {
 		return nil, err
@@ -215,8 +209,8 @@ func scaleTrial() trial {
 	}
 }
 
-// idlePartitionsTrial makes a topic of 10,000 partitions and looks at what the
-// broker has grown by.
+// idlePartitionsTrial makes a topic of 10,000 partitions, looks at what the
+// broker has grown by, and starts it twice: stopped before, and killed.
 func idlePartitionsTrial() trial {
 	const partitions = 10_000
 	return trial{
@@ -241,10 +235,27 @@ func idlePartitionsTrial() trial {
 				return nil, err
 			}
 			_, after, err := residentBytes(b.PID)
-			return &outcome{each: float64(after-before) / float64(n)}, err
+			if err != nil {
+				return nil, err
+			}
+			r = &outcome{each: float64(after-before) / float64(n)}
+			if r.start, err = s.restart(b, dir, b.Stop); err != nil {
+				return nil, err
+			}
+			_, held, err := residentBytes(b.PID)
+			if err != nil {
+				return nil, err
+			}
+			r.held = float64(held)
+			r.restart, err = s.restart(b, dir, b.Kill)
+			return r, err
 		},
-		figures: []figureOf{{name: "broker memory each", unit: "KiB", floor: 40, aim: 24, of: func(r *outcome) *float64 { return ratio(r.each, 1024) }}},
-		takes:   30 * time.Second, pairs: 1,
+		figures: []figureOf{
+			{name: "broker memory each", unit: "KiB", floor: 40, aim: 24, of: func(r *outcome) *float64 { return ratio(r.each, 1024) }},
+			{name: "start after a clean stop", unit: "s", floor: 10, aim: 5, of: func(r *outcome) *float64 { return known(r.start.Seconds()) }},
+			{name: "start after a kill", unit: "s", floor: 10, aim: 5, of: func(r *outcome) *float64 { return known(r.restart.Seconds()) }},
+			{name: "broker memory after the start", unit: "MB", floor: 800, aim: 400, of: func(r *outcome) *float64 { return ratio(r.held, 1e6) }}},
+		takes: 60 * time.Second, pairs: 1,
 	}
 }
 
@@ -311,6 +322,21 @@ func growth(samples []float64) float64 {
 		return 0
 	}
 	return over(spreadOf(samples[len(samples)-tenth:]).Median, spreadOf(samples[tenth:2*tenth]).Median)
+}
+
+// restart ends a broker and starts one on its files, which b is from then on. It
+// returns how long the start took.
+func (s *suite) restart(b *Broker, dir string, end func() error) (took time.Duration, err error) {
+	if err := end(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	again, err := s.start(dir, "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("start again: %w", err)
+	}
+	*b = *again
+	return time.Since(began), nil
 }
 
 // broker starts one for a trial whose parts share it.
