@@ -87,6 +87,7 @@ func TestLoneDo(t *testing.T) {
 			echo(c)
 		}), nil)
 		c := b.dial()
+		synctest.Wait() // the reader that served Hello has gone, another one rests in its place
 		before := bubbleGoroutines()
 		for i := range Offset(10) {
 			var r TrimResponse
