@@ -252,9 +252,9 @@ func idlePartitionsTrial() trial {
 		},
 		figures: []figureOf{
 			{name: "broker memory each", unit: "KiB", floor: 40, aim: 24, of: func(r *outcome) *float64 { return ratio(r.each, 1024) }},
-			{name: "start after a clean stop", unit: "s", floor: 10, aim: 5, of: func(r *outcome) *float64 { return known(r.start.Seconds()) }},
-			{name: "start after a kill", unit: "s", floor: 10, aim: 5, of: func(r *outcome) *float64 { return known(r.restart.Seconds()) }},
-			{name: "broker memory after the start", unit: "MB", floor: 800, aim: 400, of: func(r *outcome) *float64 { return ratio(r.held, 1e6) }}},
+			{name: "start after a clean stop", unit: "s", floor: 5, aim: 5, of: func(r *outcome) *float64 { return known(r.start.Seconds()) }},
+			{name: "start after a kill", unit: "s", floor: 5, aim: 5, of: func(r *outcome) *float64 { return known(r.restart.Seconds()) }},
+			{name: "broker memory after the start", unit: "MB", floor: 400, aim: 400, of: func(r *outcome) *float64 { return ratio(r.held, 1e6) }}},
 		takes: 60 * time.Second, pairs: 1,
 	}
 }

@@ -86,6 +86,8 @@ func (f *flight) landed(err error) {
 	}
 }
 
+// settle takes the outcome of every batch, and returns the next request if the
+// caller is to carry it.
 func (f *flight) settle(err error) (next *flight) {
 	p := f.p
 	p.mu.Lock()

@@ -248,6 +248,7 @@ func (p *Producer) TryProduce(ctx context.Context, r Record, done func(Ack, erro
 	return p.give(ctx, &r, done, acceptTry)
 }
 
+// give gives one record and carries what it is told to.
 func (p *Producer) give(ctx context.Context, r *Record, done func(Ack, error), mode acceptMode) error {
 	f, _, err := p.accept(ctx, r, done, mode)
 	if f != nil {

@@ -727,11 +727,7 @@ func TestHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := fakeServer(t)
 		pool := mem.NewPool("held")
-		want := sendHeld(c, pool, 60)
-		got := make([]byte, len(want))
-		if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("%v; what arrived is right: %v", err, bytes.Equal(got, want))
-		}
+		wantArrives(t, s, sendHeld(c, pool, 60))
 		synctest.Wait()
 		if n := pool.Stats().Live; n != 0 {
 			t.Errorf("%d buffers are held after all was sent", n)
@@ -753,6 +749,15 @@ func TestHeld(t *testing.T) {
 			t.Errorf("%d buffers are held by a connection that has failed", n)
 		}
 	})
+}
+
+// wantArrives reads as many bytes as are wanted and compares them.
+func wantArrives(t *testing.T, r io.Reader, want []byte) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r, got); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("%v; what arrived is right: %v", err, bytes.Equal(got, want))
+	}
 }
 
 // sendHeld sends requests of both kinds and returns what should arrive.
@@ -808,11 +813,7 @@ func TestHeldSocket(t *testing.T) {
 	c := newConn(nc, DialOptions{Pool: dialPool, MaxInFlight: 100, SendTimeout: time.Minute, Silence: time.Minute, MaxResponse: 1 << 20})
 	c.versions[APIProduce] = 0
 	pool := mem.NewPool("held")
-	want := sendHeld(c, pool, 10)
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, want) {
-		t.Fatalf("%v; what arrived is right: %v", err, bytes.Equal(got, want))
-	}
+	wantArrives(t, s, sendHeld(c, pool, 10))
 	c.Close()
 	s.Close()
 }
