@@ -9,6 +9,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -87,6 +88,7 @@ type Broker struct {
 	peers  *peers // nil: this node is alone
 	server *wire.Server
 	count  counts
+	events events
 	fatal  chan error    // why the process must end
 	hangs  chan struct{} // closed when a disk does not answer
 	hung   sync.Once     // closes it
@@ -113,10 +115,13 @@ func New(c Config, e Env) (*Broker, error) {
 		hangs: make(chan struct{}),
 		lot:   lot{max: maxParked},
 	}
+	began := b.time().Mono
 	if err := b.open(); err != nil {
 		b.abandon()
 		return nil, err
 	}
+	b.event(EventStart, slog.String("version", wire.Software), slog.Bool("clean", b.Clean()), slog.Int("topics", len(b.Image().Topics())),
+		slog.Int("partitions", len(b.set.Partitions())), slog.Duration("took", b.time().Mono-began))
 	b.server = &wire.Server{
 		Handler:     b,
 		Hello:       b.hello,
@@ -200,6 +205,7 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 	case failure = <-b.fatal:
 	case failure = <-served:
 	}
+	b.event(EventStop, slog.Any("why", cmp.Or(failure, errAsked)))
 	drain, cancel := context.WithTimeout(context.Background(), b.config.DrainTimeout)
 	defer cancel()
 	b.unpark()
@@ -213,6 +219,9 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 	}
 	return errors.Join(failure, err, b.Fatal())
 }
+
+// errAsked is why a broker stops that was told to.
+var errAsked = errors.New("it was told to")
 
 // end waits for the loops and closes everything, but no longer than drain for a
 // disk that hangs.

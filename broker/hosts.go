@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path"
 	"slices"
 	"sync"
@@ -149,7 +150,7 @@ func (b *Broker) followOthers(shown wire.Offset) wire.Offset {
 		}
 	}
 	for _, t := range image.Topics() {
-		b.each(len(t.Partitions), func(n int) { _ = b.host(t, n) }) // it says why a partition is offline
+		b.hostTopic(t) // it says why a partition is offline
 	}
 	return image.Version()
 }
@@ -172,13 +173,34 @@ func (b *Broker) settleTopic(id wire.TopicID) error {
 	if t == nil {
 		return b.removeTopic(id)
 	}
-	errs := make([]error, len(t.Partitions))
-	b.each(len(errs), func(n int) { errs[n] = b.host(t, n) })
+	errs := b.hostTopic(t)
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) < 2 {
 		return errors.Join(errs...)
 	}
 	return wire.Errorf(wire.CodeOffline, "%d of %d partitions cannot be served; the first: %v", len(errs), len(t.Partitions), errs[0])
+}
+
+// hostTopic opens or creates those partitions of t that are not in service and
+// belong here. It returns an error or nil for each partition of t.
+func (b *Broker) hostTopic(t *coord.Topic) []error {
+	before := b.served(t)
+	errs := make([]error, len(t.Partitions))
+	b.each(len(errs), func(n int) { errs[n] = b.host(t, n) })
+	if b.served(t) > before {
+		b.event(EventTopicCreated, slog.String("topic", t.Name), slog.String("id", fmt.Sprint(t.ID)), slog.Int("partitions", len(t.Partitions)))
+	}
+	return errs
+}
+
+// served returns how many partitions of t are hosted here.
+func (b *Broker) served(t *coord.Topic) (n int) {
+	for i := range t.Partitions {
+		if _, err := b.set.Leader(wire.PartitionID{Topic: t.ID, Partition: int32(i)}); err == nil {
+			n++
+		}
+	}
+	return n
 }
 
 // each calls f for the numbers below n, several at once: most of the time it
@@ -216,7 +238,7 @@ func (b *Broker) host(t *coord.Topic, n int) error {
 	b.guard("the opening of a partition", func() { err = b.openOne(t, id) })
 	b.hosts.note(id, err)
 	if err != nil {
-		b.log.Error("partition is offline", "topic", t.Name, "part", n, "err", err)
+		b.event(EventPartitionOffline, slog.String("topic", t.Name), slog.Int("part", n), slog.Any("err", err))
 		return wire.Errorf(wire.CodeOffline, "%s/%d: %v", t.Name, n, err)
 	}
 	return nil
@@ -268,6 +290,9 @@ func (b *Broker) removeTopic(id wire.TopicID) error {
 			b.log.Warn("dropped partition did not close well", "topic", of[i].Topic(), "part", of[i].ID().Partition, "err", err)
 		}
 	})
+	if len(of) > 0 {
+		b.event(EventTopicDeleted, slog.String("topic", of[0].Topic()), slog.String("id", fmt.Sprint(id)), slog.Int("partitions", len(of)))
+	}
 	var errs []error
 	for _, t := range b.coord.Image().DeletedTopics() {
 		if t.ID == id {

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"syscall"
@@ -27,7 +28,7 @@ func (b *Broker) open() error {
 	b.set = repl.NewSet(repl.SetConfig{
 		Dirs: b.dirs, Self: b.config.Node, Clock: b.env.Clock, Manual: b.env.Manual,
 		Flushers: b.config.Flushers, SlowAfter: b.config.FlushSlow, FailAfter: b.config.FlushLost,
-		TidyEvery: b.env.TidyEvery, Log: b.log, OnEvent: b.event,
+		TidyEvery: b.env.TidyEvery, Log: b.log, OnEvent: b.hear,
 	})
 	if err := b.catchUp(); err != nil {
 		return err
@@ -269,11 +270,31 @@ func (b *Broker) hostAll() {
 	b.each(len(all), func(i int) { b.host(all[i].t, all[i].n) })
 }
 
-// event notes what happens in a data directory. Each fails once.
-func (b *Broker) event(e repl.Event) {
-	if e.Kind != repl.DirectoryFailed {
-		return
+// hear takes note of what happens in a data directory. Each fails once.
+func (b *Broker) hear(e repl.Event) {
+	switch e.Kind {
+	case repl.DirectorySlow:
+		b.event(EventFlushLate, slog.String("dir", e.Dir.Path()), slog.Duration("took", e.Took))
+	case repl.PartitionOffline:
+		if e.Dir.Failed() == nil { // else thousands share the reason, which is told once
+			b.event(EventPartitionOffline, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Any("err", e.Err))
+		}
+	case repl.DirectoryFailed:
+		b.event(EventDirectoryOffline, slog.String("dir", e.Dir.Path()), slog.Any("err", e.Err))
+		b.lose(e)
 	}
+}
+
+// topicName returns the name of a topic, its id if there is no such topic.
+func (b *Broker) topicName(id wire.TopicID) string {
+	if t := b.coord.Image().TopicByID(id); t != nil {
+		return t.Name
+	}
+	return fmt.Sprint(id)
+}
+
+// lose ends what cannot go on without a data directory.
+func (b *Broker) lose(e repl.Event) {
 	if errors.Is(e.Err, repl.ErrHangs) {
 		b.hung.Do(func() { close(b.hangs) })
 	}

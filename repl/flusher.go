@@ -164,7 +164,6 @@ func (d *directory) watch(now mem.Now) {
 	late := took > c.SlowAfter
 	if was := d.slow.Swap(late); late && !was {
 		d.set.event(Event{Kind: DirectorySlow, Dir: d.dir, Took: took})
-		c.Log.Warn("flush is late", "dir", d.dir.Path(), "took", took)
 	}
 	if took > c.FailAfter {
 		d.fail(fmt.Errorf("%w: a flush has not come back for %v", ErrHangs, took))
@@ -214,7 +213,6 @@ func (d *directory) fail(err error) {
 	}
 	note := d.dir.Condemn(err)
 	close(d.dead)
-	d.set.config.Log.Error("data directory failed", "dir", d.dir.Path(), "err", err)
 	for _, p := range d.set.Partitions() {
 		if p.dir == d {
 			p.nudge()
