@@ -15,6 +15,7 @@ type openFiles struct {
 
 	mu         sync.Mutex // a leaf: never held across a call to the disk
 	count      int        // segments in the idle list
+	pinned     int        // segments that may not be closed
 	head, tail *segment   // idle list: head was used longest ago
 }
 
@@ -127,13 +128,35 @@ func (o *openFiles) give(s *segment) {
 func (o *openFiles) pin(s *segment, f File) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s.slot.log, s.slot.pinned = f, true
+	s.slot.log = f
+	o.hold(s, true)
+}
+
+// hold notes whether s is pinned; o.mu is held.
+func (o *openFiles) hold(s *segment, pinned bool) {
+	switch {
+	case s.slot.pinned == pinned:
+		return
+	case pinned:
+		o.pinned++
+	default:
+		o.pinned--
+	}
+	s.slot.pinned = pinned
+}
+
+// crowded reports whether more logs are being written than sealed segments
+// are kept open.
+func (o *openFiles) crowded() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pinned > o.max
 }
 
 // unpin lets s be closed when it is the least recently used.
 func (o *openFiles) unpin(s *segment) {
 	o.mu.Lock()
-	s.slot.pinned = false
+	o.hold(s, false)
 	closed := o.settle(s)
 	o.mu.Unlock()
 	closed.close()
@@ -142,7 +165,8 @@ func (o *openFiles) unpin(s *segment) {
 // forget lets nobody take s again and closes its files once nobody holds it.
 func (o *openFiles) forget(s *segment) {
 	o.mu.Lock()
-	s.slot.gone, s.slot.pinned = true, false
+	s.slot.gone = true
+	o.hold(s, false)
 	closed := o.settle(s)
 	o.mu.Unlock()
 	closed.close()

@@ -109,7 +109,7 @@ type Checkpoint struct {
 	log      *Log
 	point    Point
 	pages    []indexPage
-	finished []File      // index files of sealed segments, to be synced and closed
+	finished []*segment  // sealed ones whose index files are to be synced
 	snapshot []byte      // nil: none is due
 	older    wire.Offset // what Point.Snapshot is if the disk has no room for it
 	needed   bool        // batches that an older one was to be followed by are given up
@@ -121,7 +121,7 @@ type Checkpoint struct {
 // An indexPage is the part of an index that only the heap has.
 type indexPage struct {
 	kind indexFile
-	f    File
+	name string
 	at   int
 	es   []entry
 }
@@ -149,7 +149,9 @@ func (l *Log) checkpoint(snapshot bool) *Checkpoint {
 	c.takePages(l)
 	for _, s := range l.sealed {
 		s.short = s.short && s.finishIndexes(&s.final) != nil
-		c.takeFinished(s)
+		if s.loose.Load() {
+			c.finished = append(c.finished, s)
+		}
 	}
 	c.needed = l.newestSnapshot() < l.firstBase()
 	if (snapshot || c.needed) && l.producers.Len() > 0 {
@@ -186,27 +188,18 @@ func (l *Log) newestSnapshot() wire.Offset {
 }
 
 // takePages captures the entries that stand in the heap. Without index files
-// the recovery point vouches for no entry, and recovery walks the segment.
+// the recovery point vouches for no entry, and recovery walks the segment. They
+// are made here, not in Run, which may come after the segment was deleted.
 func (c *Checkpoint) takePages(l *Log) {
-	if l.tail.entries() == 0 || l.active.openIndexes() != nil {
+	if l.tail.entries() == 0 || l.active.makeIndexes() != nil {
 		return
 	}
-	for i, x := range indexFiles {
-		c.pages = append(c.pages, indexPage{x, l.active.idx[i], l.tail.filed, l.tail.heap})
+	for _, x := range indexFiles {
+		c.pages = append(c.pages, indexPage{x, l.active.name(x.suffix), l.tail.filed, l.tail.heap})
 	}
 	n := uint32(l.tail.entries())
 	c.point.IndexCount, c.point.TimeCount = n, n
 	c.point.IndexCRC, c.point.TimeCRC = l.tail.sumOff, l.tail.sumTime
-}
-
-// takeFinished takes over the index files of a sealed segment.
-func (c *Checkpoint) takeFinished(s *segment) {
-	for i, f := range s.idx {
-		if f != nil {
-			c.finished = append(c.finished, f)
-			s.idx[i] = nil
-		}
-	}
 }
 
 // Run makes everything durable that the point vouches for, and returns it. What
@@ -217,16 +210,16 @@ func (c *Checkpoint) takeFinished(s *segment) {
 func (c *Checkpoint) Run() (p Point, err error) {
 	l := c.log
 	defer func() { l.flush.again.Store(err != nil) }()
-	for _, p := range c.pages {
-		if p.kind.writeEntries(p.f, p.at, p.es, nil) != nil {
-			c.point.vouchNoIndex()
-		}
+	pages, err := c.writePages()
+	defer closeAll(pages)
+	if err != nil {
+		c.point.vouchNoIndex()
 	}
 	if _, err := l.Flush(); err != nil {
 		return Point{}, err
 	}
-	if err := c.syncIndexes(); err != nil {
-		return Point{}, fmt.Errorf("recovery point of %s: %w: %w", l.home.path, ErrSync, err)
+	if err := c.syncIndexes(pages); err != nil {
+		return Point{}, fmt.Errorf("recovery point of %s: %w", l.home.path, err)
 	}
 	// A snapshot must never speak of batches that a power cut can take back, so
 	// it comes after the log's fsync.
@@ -245,19 +238,61 @@ func (p *Point) vouchNoIndex() {
 	p.IndexCount, p.TimeCount, p.IndexCRC, p.TimeCRC = 0, 0, 0, 0
 }
 
-func (c *Checkpoint) syncIndexes() (err error) {
+// writePages writes the captured entries and returns the files, to be synced
+// and closed. It opens them itself: the owner may close its own.
+func (c *Checkpoint) writePages() (files []File, err error) {
 	for _, p := range c.pages {
-		if err == nil {
-			err = p.f.Sync()
+		f, err := c.log.home.fs.Open(p.name, ReadWrite)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+		if err := p.kind.writeEntries(f, p.at, p.es, nil); err != nil {
+			return files, err
 		}
 	}
-	for _, f := range c.finished {
-		if err == nil {
-			err = f.Sync()
-		}
+	return files, nil
+}
+
+func closeAll(files []File) {
+	for _, f := range files {
 		f.Close()
 	}
-	return err
+}
+
+func (c *Checkpoint) syncIndexes(pages []File) error {
+	for _, f := range pages {
+		if err := syncFile(f); err != nil {
+			return err
+		}
+	}
+	for _, s := range c.finished {
+		if err := s.syncIndexes(); err != nil {
+			return err
+		}
+		s.loose.Store(false)
+	}
+	return nil
+}
+
+// syncIndexes makes the index files of a sealed segment durable, unless it
+// was deleted meanwhile.
+func (s *segment) syncIndexes() error {
+	for _, x := range indexFiles {
+		f, err := s.home.fs.Open(s.name(x.suffix), ReadWrite)
+		if notExist(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = syncFile(f)
+		f.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeSmall writes the producer snapshot and the epochs, if they are due.

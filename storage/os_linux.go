@@ -13,8 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OS returns the machine's file system.
-func OS() FS { return osFS{} }
+// OS returns the machine's file system. From the first call on it holds a few
+// descriptors back, for files and directories that are opened when the process
+// has used up all others.
+func OS() FS {
+	keepSpares()
+	return osFS{}
+}
 
 type osFS struct{}
 
@@ -28,7 +33,7 @@ func (osFS) Open(name string, mode Mode) (File, error) {
 	case CreateNew:
 		flag |= os.O_CREATE | os.O_EXCL
 	}
-	f, err := os.OpenFile(name, flag, 0o640)
+	f, err := openFile(name, flag, 0o640)
 	if err != nil {
 		return nil, err
 	}
@@ -76,10 +81,11 @@ func entryOf(fi fs.FileInfo) Entry {
 }
 
 func (osFS) SyncDir(name string) error {
-	d, err := os.Open(name)
+	d, err := openFile(name, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
+	defer keepSpares()
 	defer d.Close()
 	return d.Sync()
 }

@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -45,6 +46,60 @@ func TestOSFile(t *testing.T) {
 	}
 	if err := f.Truncate(3); err != nil || content(t, d, dir+"/f") != "rec" {
 		t.Fatalf("truncate: %v", err)
+	}
+}
+
+// TestNoDescriptors: with all descriptors of the process taken, a directory can
+// still be synced any number of times, and a few more files opened.
+func TestNoDescriptors(t *testing.T) {
+	dir := t.TempDir()
+	d := OS()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	var taken []*os.File
+	defer func() {
+		for _, f := range taken {
+			f.Close()
+		}
+		unix.Setrlimit(unix.RLIMIT_NOFILE, &was)
+		keepSpares()
+	}()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	exhaust := func() error {
+		for {
+			f, err := os.Open(os.DevNull)
+			if err != nil {
+				return err
+			}
+			taken = append(taken, f)
+		}
+	}
+	if err := exhaust(); !errors.Is(err, unix.EMFILE) {
+		t.Fatalf("taking all descriptors: %v", err)
+	}
+	for i := range 3 * spareFiles {
+		if err := d.SyncDir(dir); err != nil {
+			t.Fatalf("SyncDir %d: %v", i, err)
+		}
+	}
+	for i := range spareFiles {
+		f, err := d.Open(fmt.Sprintf("%s/%d", dir, i), CreateNew)
+		if err != nil {
+			t.Fatalf("file %d: %v", i, err)
+		}
+		taken = append(taken, f.(osFile).File)
+	}
+	if _, err := d.Open(dir+"/more", CreateNew); !errors.Is(err, unix.EMFILE) {
+		t.Fatalf("one file more than there are descriptors: %v", err)
+	}
+	taken[0].Close()
+	taken = taken[1:]
+	if err := d.SyncDir(dir); err != nil {
+		t.Fatalf("SyncDir by the descriptor that came free: %v", err)
 	}
 }
 

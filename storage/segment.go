@@ -42,9 +42,11 @@ type segment struct {
 	sound   sound                        // what of .log may be sent unread
 	done    func()                       // gives back one take; made once, so that Find allocates nothing
 
-	idx   [2]File // the index files while they are written; nil before the first page
-	short bool    // sealed, but the disk had no room for all of its index
-	slot  slot    // guarded by home.files
+	idx   [2]File     // the index files while they are written; nil before the first page, and between pages where many logs are open
+	made  bool        // they are there, and the next recovery point syncs their names
+	short bool        // sealed, but the disk had no room for all of its index
+	loose atomic.Bool // sealed, and its index files await an fsync
+	slot  slot        // guarded by home.files
 }
 
 func newSegment(h *home, base wire.Offset) *segment {
@@ -70,9 +72,20 @@ func (s *segment) openIndexes() error {
 			return err
 		}
 		s.idx[i] = f
-		s.home.newNames = true
+	}
+	if !s.made {
+		s.made, s.home.newNames = true, true
 	}
 	return nil
+}
+
+// makeIndexes makes the index files if they are not there.
+func (s *segment) makeIndexes() error {
+	if s.made {
+		return nil
+	}
+	defer s.spareIndexes()
+	return s.openIndexes()
 }
 
 // fileEntries writes t's entries that fill whole pages and drops them from the
@@ -83,6 +96,7 @@ func (s *segment) fileEntries(t *tail) {
 	if n == 0 || s.openIndexes() != nil {
 		return
 	}
+	defer s.spareIndexes()
 	for i, x := range indexFiles {
 		if x.writeEntries(s.idx[i], t.filed, t.heap[:n], nil) != nil {
 			return
@@ -106,7 +120,9 @@ func (s *segment) seal(t tail) {
 	s.final = t
 }
 
+// finishIndexes writes what the index files of a sealed segment lack.
 func (s *segment) finishIndexes(t *tail) error {
+	defer s.closeIndexes()
 	if err := s.openIndexes(); err != nil {
 		return err
 	}
@@ -117,7 +133,17 @@ func (s *segment) finishIndexes(t *tail) error {
 			return err
 		}
 	}
+	s.loose.Store(true)
 	return nil
+}
+
+// spareIndexes closes the index files until the next page is full, if so many
+// logs are open that descriptors are worth more than the calls: one in 2 MiB of
+// log by default.
+func (s *segment) spareIndexes() {
+	if s.home.files.crowded() {
+		s.closeIndexes()
+	}
 }
 
 // replaceIndexes writes both index files anew beside the old ones, which

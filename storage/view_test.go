@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"syscall"
@@ -251,6 +252,64 @@ func TestOpenFilesBound(t *testing.T) {
 	if n := open(); n != 3 || files.count != 3 {
 		t.Fatalf("%d sealed segments open, %d counted, want 3", n, files.count)
 	}
+}
+
+// TestCrowded: where many logs are written each has its log file open and no
+// index file, and all of them come back with their index.
+func TestCrowded(t *testing.T) {
+	f := func(logs, wantEach int) {
+		t.Helper()
+		fs := NewMemFS(1)
+		files := newOpenFiles(4)
+		var all []*Log
+		for i := range logs {
+			dir := fmt.Sprintf("%s-%d", logDir, i)
+			fs.Mkdir(dir)
+			l, err := createLog(fs, dir, "orders", wire.PartitionID{Topic: 3, Partition: int32(i)}, Options{SegmentBytes: 80_000, IndexInterval: 1}, files, at(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, l)
+		}
+		for round := range 2 {
+			for i, l := range all {
+				for n := range 1300 { // at least one roll, and then a page of entries
+					mustAppend(t, l, int64(n), maker{mark: n, value: 10}.batch(t))
+				}
+				p, err := l.Checkpoint(at(1)).Run()
+				if err != nil || p.IndexCount == 0 {
+					t.Fatalf("log %d: %d entries vouched for, %v", i, p.IndexCount, err)
+				}
+				l.Checkpointed(p)
+			}
+			if n := handles(fs.root) - files.count; n != logs*wantEach {
+				t.Fatalf("round %d: %d logs have %d files open, want %d each", round, logs, n, wantEach)
+			}
+		}
+		for i, l := range all {
+			if len(l.sealed) == 0 {
+				t.Fatalf("log %d has not rolled", i)
+			}
+			for _, s := range l.sealed {
+				if s.loose.Load() || s.short {
+					t.Fatalf("log %d: the index of %s is not durable", i, s.name(logSuffix))
+				}
+			}
+			if _, err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	f(2, 3)
+	f(5, 1)
+}
+
+// handles returns how many files are open below n.
+func handles(n *memNode) (open int) {
+	for _, c := range n.names {
+		open += handles(c)
+	}
+	return open + n.handles
 }
 
 // TestUnreadable: the disk cannot read a part of a sealed segment. That is no end
