@@ -74,6 +74,17 @@ func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
+	return serveIn(ctx, c, env, out)
+}
+
+// ServeIn does what the command does, in a world that may differ from the one
+// that NewEnv gives. Its error may have an ExitCode.
+func ServeIn(ctx context.Context, c Config, env Env, out io.Writer) error {
+	return coded(serveIn(ctx, c, env, out))
+}
+
+func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
+	log := env.Log
 	env.Stop = ctx.Done()
 	manager, err := openNotifier(os.LookupEnv, os.Getpid(), log)
 	if err != nil {

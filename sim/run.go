@@ -52,6 +52,8 @@ func Run(ctx context.Context, args []string, in io.Reader, out, notes io.Writer)
 		return simulation{name: "raft", run: Raft, rare: raftRare, play: playScenario, smaller: smaller}.command(ctx, args[1:], out, notes)
 	case "kill":
 		return Kill(ctx, args[1:], in, out, notes)
+	case "broker": // a child of kill
+		return serveTortured(ctx, args[1:], out, notes)
 	}
 	return usage{fmt.Errorf("unknown subcommand %q; see teralog sim --help", args[0])}
 }

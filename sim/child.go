@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -27,7 +26,7 @@ const startLimit = time.Minute
 // process dies at a disk operation, or the machine seems to have been started
 // anew since.
 func serveTortured(ctx context.Context, args []string, out, notes io.Writer) error {
-	f := flag.NewFlagSet("sim kill broker", flag.ContinueOnError)
+	f := flag.NewFlagSet("sim broker", flag.ContinueOnError)
 	f.SetOutput(notes)
 	c := broker.DefaultConfig()
 	f.StringVar(&c.DataDirs[0], "data-dir", "", "")
@@ -53,20 +52,7 @@ func serveTortured(ctx context.Context, args []string, out, notes io.Writer) err
 		}
 		env.FS = deadlyFS{storage.OS(), d}
 	}
-	ln, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		return err
-	}
-	defer ln.Close()
-	b, err := broker.New(c, env)
-	if err != nil {
-		return err
-	}
-	for _, line := range b.Recovery() {
-		env.Log.Info("recovery", "did", line)
-	}
-	fmt.Fprintf(out, "teralog ready: listen %v, tortured\n", ln.Addr())
-	return b.Run(ctx, ln)
+	return broker.ServeIn(ctx, c, env, out)
 }
 
 // A process is a broker that runs as a child of this one.

@@ -112,7 +112,7 @@ func (k *killing) visit(ctx context.Context, n int, v *visit) error {
 
 // tortured starts a broker that dies at a place.
 func (k *killing) tortured(spec string) (*process, error) {
-	return launch(k.log(), "sim", "kill", "broker", "-data-dir", k.data(), "-listen", k.addr, "-reserve", fmt.Sprint(1<<20), "-die", spec)
+	return launch(k.log(), "sim", "broker", "-data-dir", k.data(), "-listen", k.addr, "-reserve", fmt.Sprint(1<<20), "-die", spec)
 }
 
 // approach has another broker leave the files as one on its way to a place must

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "serve":
 		err = broker.Serve(ctx, os.Args[2:], nil, os.Stdout, os.Stderr)
-	case len(os.Args) > 2 && os.Args[1] == "sim" && os.Args[2] == "kill":
-		err = Kill(ctx, os.Args[3:], nil, os.Stdout, os.Stderr)
+	case len(os.Args) > 2 && os.Args[1] == "sim":
+		err = Run(ctx, os.Args[2:], nil, os.Stdout, os.Stderr)
 	default:
 		os.Exit(m.Run())
 	}

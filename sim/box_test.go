@@ -186,7 +186,7 @@ func (b *box) launch(t *testing.T) {
 	t.Helper()
 	b.boots++
 	var err error
-	b.p, err = launch(b.log(), "sim", "kill", "broker", "-data-dir", b.data(), "-listen", "127.0.0.1:0", "-reserve", fmt.Sprint(1<<20),
+	b.p, err = launch(b.log(), "sim", "broker", "-data-dir", b.data(), "-listen", "127.0.0.1:0", "-reserve", fmt.Sprint(1<<20),
 		"-boot", fmt.Sprintf("boot-%d", b.boots))
 	if err != nil {
 		t.Fatal(err)

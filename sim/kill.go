@@ -65,9 +65,6 @@ type visit struct {
 
 // Kill is the command `teralog sim kill`.
 func Kill(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer) error {
-	if len(args) > 0 && args[0] == "broker" {
-		return serveTortured(ctx, args[1:], out, notes)
-	}
 	f := flag.NewFlagSet("sim kill", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	k := &killing{notes: notes, kills: map[string]int{}}
