@@ -10,6 +10,8 @@ func BenchmarkBucket(b *testing.B) {
 	var now Now
 	for b.Loop() {
 		now.Mono += time.Microsecond
-		bucket.Take(now, 1024)
+		if bucket.Wait(now) == 0 {
+			bucket.Take(now, 1024)
+		}
 	}
 }
