@@ -32,8 +32,9 @@ type batch struct {
 	doubt    bool // an attempt may have been carried out
 	err      error
 
-	base wire.Offset // of the first record once acked, -1 if not told
-	time int64       // of the append
+	base  wire.Offset // of the first record once acked, -1 if not told
+	time  int64       // of the append
+	epoch wire.Epoch  // of the leader that acknowledged
 }
 
 type batchState uint8
@@ -60,7 +61,7 @@ func (b *batch) report() {
 	if b.state == refused {
 		err = &DeliveryError{Topic: ack.Topic, Partition: ack.Partition, Attempts: b.attempts, Indefinite: b.doubt, Err: b.err}
 	} else {
-		ack.Offset, ack.Time = b.base, b.time
+		ack.Offset, ack.Time, ack.Epoch = b.base, b.time, b.epoch
 	}
 	b.done.report(ack, err)
 }

@@ -263,6 +263,7 @@ func (f *fake) take(b wire.Batch) (r wire.ProduceResult) {
 	}
 	if code == wire.CodeOK {
 		r.Base, code = p.append(b)
+		r.Epoch = p.epoch
 	}
 	r.AppendTime = 1000 + int64(r.Base)
 	if r.Code = code; code == wire.CodeOK {

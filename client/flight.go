@@ -146,7 +146,7 @@ func (b *batch) take(r *wire.ProduceResult) error {
 		return &wire.Error{Code: r.Code, Message: r.Message, RetryAfter: time.Duration(r.RetryAfterMillis) * time.Millisecond}
 	}
 	if r.Base >= 0 {
-		b.base, b.time = r.Base, r.AppendTime
+		b.base, b.time, b.epoch = r.Base, r.AppendTime, r.Epoch
 	}
 	return nil
 }

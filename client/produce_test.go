@@ -51,7 +51,7 @@ func TestProduce(t *testing.T) {
 			t.Helper()
 			r.Topic = "t"
 			ack, err := p.Produce(t.Context(), r)
-			if want := (Ack{"t", part, at, 1000 + int64(at)}); err != nil || ack != want {
+			if want := (Ack{"t", part, 1, at, 1000 + int64(at)}); err != nil || ack != want {
 				t.Fatalf("got %v, %v; want %v", ack, err, want)
 			}
 		}

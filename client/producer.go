@@ -107,6 +107,7 @@ type Record struct {
 type Ack struct {
 	Topic     string
 	Partition int32
+	Epoch     wire.Epoch  // the leader's when it acknowledged; 0 with Offset -1
 	Offset    wire.Offset // -1 with AcksNone, on failure, or if the broker no longer knows
 	Time      int64       // append time, ms since the epoch; 0 with Offset -1
 }

@@ -155,7 +155,10 @@ const (
 
 func (w *writer) decided(id bench.ID, part wire.PartitionID, size int, a client.Ack, err error) {
 	h := w.l.h
-	e := bench.Decided{ID: id, Offset: a.Offset, Epoch: wire.NoEpoch}
+	e := bench.Decided{ID: id, Offset: a.Offset, Epoch: a.Epoch}
+	if a.Offset < 0 {
+		e.Epoch = wire.NoEpoch
+	}
 	if err != nil {
 		e.Outcome, e.Offset = bench.Fail, -1
 		if errors.Is(err, client.ErrIndefinite) {
