@@ -115,12 +115,13 @@ func (e *events) calm(kind EventKind, fields []slog.Attr, now mem.Now) (kept []s
 	defer e.mu.Unlock()
 	s := &e.storm[kind]
 	if s.let == nil {
-		s.let = mem.NewBucket(stormRate, stormBurst)
+		s.let = mem.NewBucket(stormRate, stormBurst-1) // an empty one lets one more pass, on credit
 	}
-	if s.let.Take(now, 1) > 0 {
+	if s.let.Wait(now) > 0 {
 		s.suppressed++
 		return nil, false
 	}
+	s.let.Take(now, 1)
 	if s.suppressed > 0 {
 		kept = append(kept[:len(kept):len(kept)], slog.Int64("suppressed", s.suppressed))
 		s.suppressed = 0
