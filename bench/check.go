@@ -332,7 +332,7 @@ func (c *Checker) finishSender(id uint32, p *sender) {
 		}
 		if s.offset >= 0 {
 			l, ok := lasts[s.part]
-			if ok && s.offset <= l.offset && s.idem && !s.part.replaced(l.offset, l.epoch, s.epoch) {
+			if ok && s.offset <= l.offset && s.idem && !s.part.apart(l.offset, l.epoch, s.offset, s.epoch) {
 				c.anomaly("A9", s.part.id, "producer %d: record %d at offset %d, record %d, sent after it, at %d", id, l.counter, l.offset, n, s.offset)
 			}
 			lasts[s.part] = last{s.offset, s.epoch, n}

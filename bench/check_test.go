@@ -271,6 +271,14 @@ func TestLossy(t *testing.T) {
 		w.logs[p][7].Epoch = 1
 		w.poll(1, p, 10)
 	})
+	f("", 4, func(w *world) { // a record in flight is sent again, behind where one after it was
+		first := w.send(9, p, Info, false)
+		w.events = w.events[:len(w.events)-1]
+		w.send(9, p, OK, true)
+		cut(w, 6, 7)
+		w.logs[p] = append(w.logs[p], Read{12, 1, first, true})
+		w.add(&Decided{first, OK, 12, 1})
+	})
 	f("A1", 3, func(w *world) { // but not under the same epoch
 		cut(w, 6, 7)
 		w.send(8, p, OK, true)
