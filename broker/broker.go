@@ -75,6 +75,7 @@ type Broker struct {
 	log    *slog.Logger
 
 	dirs  []*storage.Dir // the first holds the metadata log
+	dead  []deadDir      // those that could not be opened
 	coord *coord.Coord
 	set   *repl.Set
 	wheel *mem.Wheel

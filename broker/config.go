@@ -13,10 +13,12 @@ import (
 // the same meaning in the configuration file, a flag and an environment
 // variable, see Keys.
 type Config struct {
-	DataDirs       []string // the first holds the metadata log
-	Listen         string   // host:port; port 0 picks a free one
-	Advertise      string   // address told to clients; empty: the one listened on
-	HTTP           string   // host:port of the operator's view; empty: none
+	DataDirs       []string    // the first holds the metadata log, unless MetadataDir does
+	MetadataDir    string      // for the metadata log and nothing else; empty: the first of DataDirs
+	LostDirs       []wire.UUID // ids of data directories that will not come back: empty ones may take their place
+	Listen         string      // host:port; port 0 picks a free one
+	Advertise      string      // address told to clients; empty: the one listened on
+	HTTP           string      // host:port of the operator's view; empty: none
 	Node           wire.NodeID
 	PeerListen     string     // host:port for the other nodes; empty: this node's address in Peers
 	Peers          []PeerAddr // all nodes that keep the metadata, this one included, by number; none: this one alone
@@ -59,6 +61,8 @@ func DefaultConfig() Config {
 func (c *Config) Check() error {
 	mine := slices.ContainsFunc(c.Peers, func(p PeerAddr) bool { return p.Node == c.Node })
 	switch {
+	case slices.Contains(c.DataDirs, c.MetadataDir):
+		return fmt.Errorf("metadata-dir %s is in data-dir too; name it in one of them", c.MetadataDir)
 	case len(c.Peers) > 0 && !mine:
 		return fmt.Errorf("peers (%s) do not name this node, which is %d", joinPeers(c.Peers), c.Node)
 	case c.PeerListen != "" && len(c.Peers) == 0:

@@ -39,8 +39,12 @@ func (k Key) Default() string {
 
 // Keys lists every setting, in the order in which help prints them.
 var Keys = []Key{
-	key("data-dir", "where the files lie; several, separated by commas, spread the partitions (the first holds the metadata)",
+	key("data-dir", "where the files lie; several, separated by commas, spread the partitions (the first holds the metadata); 64 at most",
 		setDataDirs, func(c *Config) string { return strings.Join(c.DataDirs, ",") }),
+	key("metadata-dir", "where the metadata lies, if not in the first of data-dir: a directory for nothing else, on a disk of its own; to be set before the first start",
+		func(c *Config, s string) error { c.MetadataDir = strings.TrimSpace(s); return nil }, func(c *Config) string { return c.MetadataDir }),
+	key("lost-dirs", "ids of data directories that are lost for good, separated by commas: empty ones may take their place",
+		setLostDirs, func(c *Config) string { return joinUUIDs(c.LostDirs) }),
 	addr("listen", "address to accept clients on; port 0 picks a free one", func(c *Config) *string { return &c.Listen }),
 	optionalAddr("advertise", "address told to clients, where it differs from the one listened on", func(c *Config) *string { return &c.Advertise }),
 	optionalAddr("http", "address to serve /metrics, /healthz and /config on, unencrypted and open to whoever reaches it; empty: nowhere",
@@ -91,8 +95,14 @@ func optionalAddr(name, doc string, field func(*Config) *string) Key {
 	return k
 }
 
+// maxDataDirs bounds the data directories of a node, inclusive.
+const maxDataDirs = 64
+
 func setDataDirs(c *Config, s string) error {
 	dirs := strings.Split(s, ",")
+	if len(dirs) > maxDataDirs {
+		return fmt.Errorf("%d data directories; the limit is %d", len(dirs), maxDataDirs)
+	}
 	for i, d := range dirs {
 		dirs[i] = strings.TrimSpace(d)
 		if dirs[i] == "" {
@@ -106,6 +116,30 @@ func setDataDirs(c *Config, s string) error {
 	}
 	c.DataDirs = dirs
 	return nil
+}
+
+func setLostDirs(c *Config, s string) error {
+	var ids []wire.UUID
+	for one := range strings.SplitSeq(s, ",") {
+		if s == "" {
+			break
+		}
+		id, err := wire.ParseUUID(strings.TrimSpace(one))
+		if err != nil {
+			return err
+		}
+		ids = append(ids, id)
+	}
+	c.LostDirs = ids
+	return nil
+}
+
+func joinUUIDs(ids []wire.UUID) string {
+	all := make([]string, len(ids))
+	for i, id := range ids {
+		all[i] = id.String()
+	}
+	return strings.Join(all, ",")
 }
 
 func setNode(c *Config, s string) error {

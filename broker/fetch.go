@@ -118,15 +118,15 @@ func (f *fetch) look() {
 // has records and room is used up.
 func (f *fetch) find(q *wire.FetchPartition, r *wire.FetchResult, room int64) error {
 	id := wire.PartitionID{Topic: q.Topic, Partition: q.Partition}
-	p, err := f.b.leader(id)
+	v, err := f.b.reader(id)
 	if err != nil {
 		if _, gone := f.b.coord.Image().Resolve(id); gone != nil {
 			return gone
 		}
 		return err
 	}
-	v := p.View()
-	if v.Err != nil {
+	bound := v.Bound()
+	if v.Err != nil && q.Offset >= bound {
 		return v.Err
 	}
 	r.Epoch, r.LogStart, r.Committed, r.End = v.Epoch, v.Start, v.Committed, v.End
@@ -146,14 +146,15 @@ func (f *fetch) find(q *wire.FetchPartition, r *wire.FetchResult, room int64) er
 	if q.Offset < v.Start || q.Offset > v.End {
 		return wire.CodeOutOfRange
 	}
-	if q.Offset >= v.Committed {
+	if q.Offset >= bound {
 		return nil
 	}
+	f.news = f.news || v.Err != nil // nothing will come that it could wait for
 	if room <= 0 && f.total > 0 {
 		f.full = true
 		return nil
 	}
-	found, err := v.Log.Find(q.Offset, v.Committed, int(min(int64(q.MaxBytes), max(room, 1))))
+	found, err := v.Log.Find(q.Offset, bound, int(min(int64(q.MaxBytes), max(room, 1))))
 	if err != nil {
 		noteDamage(r, err)
 		return err
@@ -161,7 +162,7 @@ func (f *fetch) find(q *wire.FetchPartition, r *wire.FetchResult, room int64) er
 	if found.Len == 0 {
 		return nil
 	}
-	f.full = f.full || found.Next < v.Committed
+	f.full = f.full || found.Next < bound
 	if f.total > 0 && found.Len > room {
 		found.Done()
 		return nil // its first batch does not fit behind the others; the next fetch takes it

@@ -48,6 +48,20 @@ func (b *Broker) leader(id wire.PartitionID) (*repl.Partition, error) {
 	return p, nil
 }
 
+// reader returns the view of a partition if it is led here and something in it may be read,
+// though it may be out of service otherwise: its Bound says up to where.
+func (b *Broker) reader(id wire.PartitionID) (*repl.View, error) {
+	p, err := b.set.Leader(id)
+	if err != nil {
+		return nil, b.hosts.why(id, err)
+	}
+	v := p.View()
+	if v.Err != nil && v.Bound() <= v.Start {
+		return nil, v.Err
+	}
+	return v, nil
+}
+
 // checkEpoch compares the leader epoch a client knows with the true one.
 func checkEpoch(known, ours wire.Epoch) error {
 	switch {

@@ -272,15 +272,6 @@ func (b *Broker) isNew(d *storage.Dir, topic string, id wire.PartitionID) (bool,
 	return true, nil
 }
 
-func (b *Broker) directory(id wire.UUID) *storage.Dir {
-	for _, d := range b.dirs {
-		if d.ID() == id {
-			return d
-		}
-	}
-	return nil
-}
-
 // removeTopic takes the partitions of a deleted topic out of service and out
 // of sight. Readers that hold a file keep it; the janitor unlinks the rest.
 func (b *Broker) removeTopic(id wire.TopicID) error {
@@ -358,7 +349,7 @@ func (b *Broker) sweep() {
 }
 
 // isGone reports whether no data directory holds anything of t. One that is
-// not here may.
+// not here may, unless it is lost for good.
 func (b *Broker) isGone(t *coord.Topic) bool {
 	asked := map[wire.UUID]bool{}
 	for _, place := range t.Partitions {
@@ -367,6 +358,9 @@ func (b *Broker) isGone(t *coord.Topic) bool {
 		}
 		asked[place.Dir] = true
 		d := b.directory(place.Dir)
+		if d == nil && slices.Contains(b.config.LostDirs, place.Dir) {
+			continue
+		}
 		if d == nil {
 			return false
 		}

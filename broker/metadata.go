@@ -21,7 +21,7 @@ func (b *Broker) metadata(c *wire.Call) {
 			m.Code, m.ID = wire.CodeOK, t.ID
 			for n, place := range t.Partitions {
 				m.Partitions = append(m.Partitions, wire.PartitionMeta{
-					Partition: int32(n), Code: b.condition(t.ID, n), Leader: place.Leader, Epoch: place.Epoch,
+					Partition: int32(n), Code: b.reachable(t.ID, n), Leader: place.Leader, Epoch: place.Epoch,
 				})
 			}
 		}
@@ -67,6 +67,13 @@ func (b *Broker) describePartition(t *coord.Topic, n int, place coord.PartitionP
 // condition says whether a partition can be served now.
 func (b *Broker) condition(topic wire.TopicID, n int) wire.Code {
 	_, err := b.leader(wire.PartitionID{Topic: topic, Partition: int32(n)})
+	return wire.CodeOf(err)
+}
+
+// reachable says whether clients can do anything with a partition: read it at
+// least.
+func (b *Broker) reachable(topic wire.TopicID, n int) wire.Code {
+	_, err := b.reader(wire.PartitionID{Topic: topic, Partition: int32(n)})
 	return wire.CodeOf(err)
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"runtime/metrics"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -27,7 +28,9 @@ type metric struct {
 }
 
 // metricRows is everything /metrics serves. Times are in seconds.
-var metricRows = []metric{
+var metricRows = slices.Concat(processRows, dirRows)
+
+var processRows = []metric{
 	{name: "process_cpu_seconds_total", kind: "counter", help: "CPU time of the process, user and system.", value: cpuSeconds},
 	{name: "process_resident_memory_bytes", kind: "gauge", help: "Memory of the process that is resident.", value: residentBytes},
 	{name: "process_open_fds", kind: "gauge", help: "Open file descriptors.", value: openFiles},

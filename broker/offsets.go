@@ -42,11 +42,10 @@ func (b *Broker) offset(q wire.OffsetQuery) wire.OffsetResult {
 	if _, err := b.coord.Image().Resolve(id); err != nil {
 		return fail(err)
 	}
-	p, err := b.leader(id)
+	v, err := b.reader(id)
 	if err != nil {
 		return fail(err)
 	}
-	v := p.View()
 	r.Epoch = v.Epoch
 	if err := checkEpoch(q.Epoch, v.Epoch); err != nil {
 		return fail(err)
@@ -56,13 +55,13 @@ func (b *Broker) offset(q wire.OffsetQuery) wire.OffsetResult {
 	case wire.Earliest:
 		r.Offset = v.Start
 	case wire.Latest:
-		r.Offset = v.Committed
+		r.Offset = v.Bound()
 	case wire.Greatest:
-		r.Offset, r.Time, err = v.Log.FindGreatest(v.Committed, memory)
+		r.Offset, r.Time, err = v.Log.FindGreatest(v.Bound(), memory)
 	case wire.AtEventTime:
-		r.Offset, r.Time, err = v.Log.FindTime(storage.EventTime, q.Time, v.Committed, memory)
+		r.Offset, r.Time, err = v.Log.FindTime(storage.EventTime, q.Time, v.Bound(), memory)
 	case wire.AtAppendTime:
-		r.Offset, r.Time, err = v.Log.FindTime(storage.AppendTime, q.Time, v.Committed, memory)
+		r.Offset, r.Time, err = v.Log.FindTime(storage.AppendTime, q.Time, v.Bound(), memory)
 	}
 	if err != nil || r.Offset < 0 {
 		r.Offset, r.Time = -1, -1

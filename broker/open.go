@@ -42,7 +42,7 @@ func (b *Broker) open() error {
 	b.hostAll()
 	for _, d := range b.dirs {
 		if d.Failed() == nil {
-			if err := d.Recovered(); err != nil {
+			if err := d.Recovered(); err != nil && !b.endDir(d, err) {
 				return err
 			}
 		}
@@ -50,29 +50,10 @@ func (b *Broker) open() error {
 	if err := b.dirs[0].Failed(); err != nil {
 		return lost(err)
 	}
-	b.sweep()
-	return nil
-}
-
-func (b *Broker) openDirs() error {
-	var cluster wire.UUID
-	for _, path := range b.config.DataDirs {
-		reserve := b.config.Reserve
-		if reserve == 0 {
-			reserve = -1
-		}
-		if cluster == (wire.UUID{}) && len(b.config.Peers) > 0 && !b.formatted(path) {
-			cluster = newCluster(b.config.Peers)
-		}
-		d, err := storage.OpenDir(b.env.FS, path, storage.DirOptions{
-			Node: b.config.Node, Cluster: cluster, Boot: b.env.Boot, Format: true, NewID: b.env.NewID, Reserve: reserve,
-		})
-		if err != nil {
-			return err
-		}
-		b.dirs = append(b.dirs, d)
-		cluster = b.dirs[0].Cluster()
+	if b.noneLeft() {
+		return &exitError{exitIO, errNoneLeft}
 	}
+	b.sweep()
 	return nil
 }
 
@@ -98,12 +79,6 @@ func (b *Broker) openCoord(now mem.Now) error {
 		b.peers.run(b.coord)
 	}
 	return nil
-}
-
-// formatted reports whether a data directory has an identity already.
-func (b *Broker) formatted(path string) bool {
-	_, err := b.env.FS.Stat(path + "/identity")
-	return err == nil
 }
 
 // catchUp waits until the image shows all that the cluster had committed: what
@@ -139,37 +114,6 @@ func (b *Broker) insist(cmd coord.Command) error {
 			return err
 		}
 	}
-}
-
-// refuseLost returns an error if the first directory is empty and another one
-// is not: then the metadata is missing, and a new beginning would take what
-// lies there for orphans. A first directory that holds partitions without
-// metadata coord itself refuses.
-func (b *Broker) refuseLost() error {
-	if !b.dirs[0].Start().Empty {
-		return nil
-	}
-	for _, d := range b.dirs[1:] {
-		if found := d.Partitions(); len(found) > 0 {
-			return fmt.Errorf("data directory %s holds partitions (%s), but %s, the place of the metadata, is empty; name the directory with the metadata first, or put it back",
-				d.Path(), found[0].Path, b.dirs[0].Path())
-		}
-	}
-	return nil
-}
-
-// spaces lists the data directories that take new partitions.
-func (b *Broker) spaces() []coord.DirSpace {
-	var all []coord.DirSpace
-	for _, d := range b.dirs {
-		if d.Failed() != nil {
-			continue
-		}
-		if _, free, err := d.FS().Space(d.Path()); err == nil {
-			all = append(all, coord.DirSpace{ID: d.ID(), Free: free})
-		}
-	}
-	return all
 }
 
 // bumpEpochs gives the partitions of each directory whose last stop was not a
@@ -213,35 +157,42 @@ func (b *Broker) submitNow(cmd coord.Command, now mem.Now) error {
 // sortFound deals with folders that the metadata does not name: those of
 // deleted topics are taken away, all others kept as orphans.
 func (b *Broker) sortFound() error {
-	image := b.coord.Image()
 	for _, d := range b.dirs {
-		for _, found := range d.Partitions() {
-			if found.ID.Topic == wire.MetadataTopic {
-				continue
+		if err := b.sortFoundIn(d); err != nil && !b.endDir(d, err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Broker) sortFoundIn(d *storage.Dir) error {
+	image := b.coord.Image()
+	for _, found := range d.Partitions() {
+		if found.ID.Topic == wire.MetadataTopic {
+			continue
+		}
+		at, ok := placeOf(d, found)
+		here := ok && b.placed(image, at)
+		switch {
+		case here && found.Err != nil:
+			// What metadata places here cannot be opened: it stays where it
+			// is, offline, for a person to look at.
+			b.hosts.say("%s cannot be opened: %v", found.Path, found.Err)
+			b.hosts.found[at] = found
+		case here && found.ID.Topic == image.Topic(at.topic).ID:
+			b.hosts.found[at] = found
+		case found.Err == nil && image.Deleted(found.ID.Topic):
+			if err := d.Delete(found.ID); err != nil {
+				return err
 			}
-			at, ok := placeOf(d, found)
-			here := ok && b.placed(image, at)
-			switch {
-			case here && found.Err != nil:
-				// What metadata places here cannot be opened: it stays where it
-				// is, offline, for a person to look at.
-				b.hosts.say("%s cannot be opened: %v", found.Path, found.Err)
-				b.hosts.found[at] = found
-			case here && found.ID.Topic == image.Topic(at.topic).ID:
-				b.hosts.found[at] = found
-			case found.Err == nil && image.Deleted(found.ID.Topic):
-				if err := d.Delete(found.ID); err != nil {
-					return err
-				}
-				b.hosts.say("%s belongs to a deleted topic: removed", found.Path)
-			case mem.Mutant("stray directory deleted"):
-				if err := b.env.FS.RemoveAll(found.Path); err != nil {
-					return err
-				}
-			default:
-				if err := d.Orphan(found.Path); err != nil {
-					return err
-				}
+			b.hosts.say("%s belongs to a deleted topic: removed", found.Path)
+		case mem.Mutant("stray directory deleted"):
+			if err := b.env.FS.RemoveAll(found.Path); err != nil {
+				return err
+			}
+		default:
+			if err := d.Orphan(found.Path); err != nil {
+				return err
 			}
 		}
 	}
@@ -298,8 +249,11 @@ func (b *Broker) lose(e repl.Event) {
 	if errors.Is(e.Err, repl.ErrHangs) {
 		b.hung.Do(func() { close(b.hangs) })
 	}
-	if e.Dir == b.dirs[0] {
+	switch {
+	case e.Dir == b.dirs[0]:
 		b.report(lost(e.Err))
+	case b.noneLeft():
+		b.report(&exitError{exitIO, errNoneLeft})
 	}
 }
 

@@ -115,8 +115,8 @@ func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
 		at += fmt.Sprintf(", http %s", view.Addr())
 	}
 	fmt.Fprintf(out, "teralog %s ready: %s, data %s, node %d, cluster %v, %d topics\n",
-		wire.Software, at, strings.Join(c.DataDirs, ","), c.Node, b.Cluster(), len(b.Image().Topics()))
-	go mem.Calm(ctx, min(c.Flushers*len(c.DataDirs), maxKeptProcs), b.requests)
+		wire.Software, at, strings.Join(c.Dirs(), ","), c.Node, b.Cluster(), len(b.Image().Topics()))
+	go mem.Calm(ctx, min(c.Flushers*len(c.Dirs()), maxKeptProcs), b.requests)
 	return b.Run(ctx, manager.attend(b, ln, at))
 }
 

@@ -63,6 +63,7 @@ type Partition struct {
 	spare       []task        // memory for the tasks of an inline turn
 	armed       time.Duration // what timer is set to, 0: not set
 	down        error         // why the partition is offline, for good
+	reads       bool          // it is, and what is durable can be read all the same
 
 	unproved *storage.Checkpoint // the janitor will not come for any more
 	// What closing came to.
@@ -80,10 +81,26 @@ type View struct {
 	Flushed   wire.Offset   // below it everything is on this node's disk
 	Log       *storage.View // of its own, or of an older View if the log is as it was
 	// Err is not nil if the partition is offline or gone, and says why: OFFLINE,
-	// SHUTTING_DOWN, NOT_LEADER. Nothing may be read then.
+	// SHUTTING_DOWN, NOT_LEADER. Nothing at or behind Bound may be read then.
 	Err error
+	// Reads says that the disk, which cannot be written any more, still answers.
+	Reads bool
 
 	log storage.View
+}
+
+// Bound returns the offset below which consumers may read: Committed, while the
+// partition is in service. Of one that is offline for a disk that cannot be
+// written any more it is what is known to be on that disk; the rest of what the
+// cache shows may be gone tomorrow.
+func (v *View) Bound() wire.Offset {
+	switch {
+	case v.Err == nil:
+		return v.Committed
+	case v.Reads:
+		return min(v.Committed, v.Flushed)
+	}
+	return v.Start
 }
 
 // A Write is one batch on its way into the log.

@@ -339,6 +339,9 @@ func TestFlushNeverReturns(t *testing.T) {
 		waiting.want(t, wire.CodeStorageError, -1)
 		<-woken
 		s.settled(2).want(t, wire.CodeOffline, -1)
+		if v := s.leader(2).View(); v.Bound() != v.Start {
+			t.Fatalf("reads below %d of a disk that hangs", v.Bound())
+		}
 		s.settled(3).want(t, wire.CodeOK, 0)
 
 		s.stop()

@@ -254,6 +254,9 @@ func (s *Set) watch(now mem.Now) {
 	}
 }
 
+// Slow reports whether a flush in dir takes longer than SlowAfter. Any goroutine.
+func (s *Set) Slow(dir *storage.Dir) bool { return s.directory(dir).slow.Load() }
+
 func (s *Set) event(e Event) {
 	if s.config.OnEvent != nil {
 		s.config.OnEvent(e)

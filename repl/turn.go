@@ -109,7 +109,7 @@ func (p *Partition) publish() {
 		v = &View{Log: old.Log}
 	}
 	p.next = nil
-	v.Epoch, v.Err = p.leader.epoch, p.down
+	v.Epoch, v.Err, v.Reads = p.leader.epoch, p.down, p.reads
 	v.Start, v.Stable, v.Committed, v.End, v.Flushed = o.start, o.stable, o.committed, o.end, o.flushed
 	p.view.Store(v)
 }
@@ -188,6 +188,7 @@ func (p *Partition) goOffline(why error) {
 // condemn marks the partition as offline, for anyone to see.
 func (p *Partition) condemn(why error) {
 	p.down = wire.Errorf(wire.CodeOffline, "the partition is offline: %v", why)
+	p.reads = p.dir.failure() != nil && !errors.Is(why, ErrHangs)
 	p.publish()
 	p.set.event(Event{Kind: PartitionOffline, Dir: p.dir.dir, ID: p.id, Err: why})
 }

@@ -58,3 +58,7 @@ func FuzzRunning(f *testing.F) {
 func FuzzFailedNote(f *testing.F) {
 	fuzzDecoder(f, decodeFailedNote, failedNote.encode, failedNote{3, "fsync failed"})
 }
+
+func FuzzSiblings(f *testing.F) {
+	fuzzDecoder(f, decodeSiblings, encodeSiblings, []wire.UUID{}, []wire.UUID{{1}, {2}})
+}

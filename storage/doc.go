@@ -13,7 +13,7 @@
 //	  00000000000000838860.producers  producer state at that offset
 //	  leader-epoch-checkpoint         each epoch and its first offset
 //	  partition-manifest              what partition this is
-//	<data>/  lock identity running clean failed reserve recovery-points
+//	<data>/  lock identity siblings running clean failed reserve recovery-points
 //	         quarantine/ orphans/ deleted/
 //
 // The last segment is the active one; all others are sealed: never written
@@ -22,6 +22,7 @@
 // # A data directory
 //
 //	identity         whose it is: node, cluster, its own id; written once
+//	siblings         in the node's first directory: the ids of all it has used
 //	running          this start's number and the kernel's boot id
 //	clean            a stop in order: the running start's number, every log's end
 //	failed           an fsync failed: the page cache is not to be believed
@@ -30,7 +31,7 @@
 //	deleted/         partitions to be unlinked; orphans/ those nobody names
 //	quarantine/      bytes that recovery cut
 //
-// Each of the first five, a manifest and leader-epoch-checkpoint is replaced
+// Each of the first six, a manifest and leader-epoch-checkpoint is replaced
 // whole: temporary, fsync, rename, fsync of the folder (checkpoint.go). Magic,
 // version, length and CRC stand before the body; one that does not fit them all
 // is not believed in any part. What that costs: an identity, the start; a

@@ -47,4 +47,6 @@ func TestSmallFilesAreFrozen(t *testing.T) {
 	f(pointsName, pointsFile, encodePoints(points), points, func(b []byte) (any, error) { return decodePoints(b) })
 	stop := cleanStop{start: 12, ends: map[wire.PartitionID]CleanEnd{p.ID: {p, 4000, 0xfeedbeef}, q.ID: {q, -1, 0}}}
 	f(cleanName, cleanFile, stop.encode(), stop, func(b []byte) (any, error) { return decodeCleanStop(b) })
+	all := []wire.UUID{{3, 4}, {5, 6}}
+	f(siblingsName, siblingsFile, encodeSiblings(all), all, func(b []byte) (any, error) { return decodeSiblings(b) })
 }

@@ -27,6 +27,7 @@ const (
 	quarantineName = "quarantine"
 	orphansName    = "orphans"
 	deletedName    = "deleted"
+	siblingsName   = "siblings"
 )
 
 // An identity says whose a data directory is. It is written once, before
@@ -50,6 +51,16 @@ func decodeIdentity(b []byte) (identity, error) {
 	r := wire.NewReader(b)
 	i := identity{node: wire.NodeID(r.I32()), cluster: r.UUID(), directory: r.UUID()}
 	return i, r.Finish()
+}
+
+// Formatted reports whether the directory name has an identity. The error says
+// that nobody can tell.
+func Formatted(fs FS, name string) (bool, error) {
+	_, err := fs.Stat(path.Join(name, identityName))
+	if notExist(err) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // identify reads whose the directory is, or makes it this node's where it is
@@ -93,7 +104,7 @@ func (d *Dir) refuseFormat(format bool) error {
 	if err != nil && !notExist(err) {
 		return err
 	}
-	ours := []string{topicsName, metadataName, runningName, cleanName, failedName, pointsName, quarantineName, orphansName, deletedName}
+	ours := []string{topicsName, metadataName, runningName, cleanName, failedName, pointsName, quarantineName, orphansName, deletedName, siblingsName}
 	for _, e := range es {
 		if slices.Contains(ours, e.Name) {
 			return fmt.Errorf("%s: %w: it has no identity, yet %q lies in it", d.path, ErrIdentity, e.Name)

@@ -81,6 +81,15 @@ func (d *Dir) Relieve() bool {
 	return gave
 }
 
+// Reserved returns the bytes that the reserve holds now.
+func (d *Dir) Reserved() (int64, error) {
+	e, err := d.fs.Stat(d.reserve.name)
+	if notExist(err) {
+		return 0, nil
+	}
+	return e.Size, err
+}
+
 // refill lets the reserve grow back, if one is wanted.
 func (d *Dir) refill() error {
 	if d.reserve.size <= 0 {
