@@ -86,14 +86,18 @@ type Broker struct {
 	lot   lot                    // where parked fetches stand
 	addr  atomic.Pointer[string] // told to clients
 
+	followers atomic.Int32 // of the events
+
 	peers  *peers // nil: this node is alone
 	server *wire.Server
 	count  counts
 	events events
-	fatal  chan error    // why the process must end
-	hangs  chan struct{} // closed when a disk does not answer
-	hung   sync.Once     // closes it
-	loops  sync.WaitGroup
+	// endEvents ends the saving of events; nil: none are saved.
+	endEvents func()
+	fatal     chan error    // why the process must end
+	hangs     chan struct{} // closed when a disk does not answer
+	hung      sync.Once     // closes it
+	loops     sync.WaitGroup
 }
 
 // Bounds of what waits inside a broker, inclusive. What comes on top is
@@ -191,6 +195,8 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 	if b.peers == nil {
 		b.loop(func() { b.report(b.coord.Run(loops)) })
 	}
+	go b.runLog(loops)
+	defer b.logLast()
 	b.loop(func() { b.runHosts(loops) })
 	b.loop(func() { b.runWheel(loops) })
 	for range runtime.GOMAXPROCS(0) {
@@ -288,6 +294,9 @@ func (b *Broker) Close() error {
 	} else if list, ok := ends[b.dirs[0]]; ok {
 		ends[b.dirs[0]] = append(list, end)
 	}
+	if b.endEvents != nil {
+		b.endEvents()
+	}
 	errs := []error{err}
 	for _, d := range b.dirs {
 		list, ok := ends[d]
@@ -304,6 +313,10 @@ func (b *Broker) Close() error {
 func (b *Broker) abandon() {
 	if b.peers != nil {
 		b.peers.close()
+	}
+	b.logLast()
+	if b.endEvents != nil {
+		b.endEvents()
 	}
 	for _, d := range b.dirs {
 		if d != nil {

@@ -47,7 +47,7 @@ var Keys = []Key{
 		setLostDirs, func(c *Config) string { return joinUUIDs(c.LostDirs) }),
 	addr("listen", "address to accept clients on; port 0 picks a free one", func(c *Config) *string { return &c.Listen }),
 	optionalAddr("advertise", "address told to clients, where it differs from the one listened on", func(c *Config) *string { return &c.Advertise }),
-	optionalAddr("http", "address to serve /metrics, /healthz and /config on, unencrypted and open to whoever reaches it; empty: nowhere",
+	optionalAddr("http", "address to serve /metrics, /healthz, /events and /config on, unencrypted and open to whoever reaches it; empty: nowhere",
 		func(c *Config) *string { return &c.HTTP }),
 	key("node", "number of this node, from 1", setNode, func(c *Config) string { return strconv.Itoa(int(c.Node)) }),
 	key("peers", "all nodes that keep the metadata together, this one included, as 1@host:port,2@host:port; empty: this one alone", setPeers,

@@ -3,11 +3,9 @@ package broker
 import (
 	"context"
 	"log/slog"
-	"strconv"
+	"sort"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/teralog/teralog/mem"
 )
@@ -68,51 +66,81 @@ func (k EventKind) String() string { return kinds[k].name }
 // Bounds of the events, inclusive.
 const (
 	maxEvents     = 1024 // kept
-	maxFields     = 16   // of one event
-	maxFieldBytes = 256  // of a field's name, and of its value
+	maxFields     = 12   // of one event
+	maxFieldBytes = 512  // of a field's name, and of its value
 	stormRate     = 1    // events a second of each stormy kind,
 	stormBurst    = 16   // and at once
 )
 
 // An event is one thing that happened, in the form in which it is kept.
 type event struct {
-	seq  uint64 // from 1, without a gap
-	line string // as JSON, without a line end
+	seq    uint64 // from 1; only a start after a crash leaves numbers out
+	line   string // as JSON, without a line end
+	kind   EventKind
+	wall   int64       // milliseconds since the Unix epoch
+	fields []slog.Attr // cut already; nil if it was read from a file
 }
 
-// events keeps the last maxEvents. Any goroutine.
+// events keeps the last maxEvents. Whoever reads them does so at his own pace,
+// and is told what he has missed: nobody who is slow, be it a client, a disk or
+// what takes the log, holds up those to whom something happens. Any goroutine.
 type events struct {
-	mu    sync.Mutex // a leaf, held for the time of a copy
-	last  uint64     // seq of the newest; 0: none
-	ring  [maxEvents]event
-	added chan struct{} // closed with the next event, nil if nobody waits for it
-	storm [endOfKinds]struct {
+	mu      sync.Mutex // a leaf, held for some microseconds
+	last    uint64     // the newest number given away
+	added   uint64     // events so far; the n-th lies in ring[n % maxEvents]
+	ring    [maxEvents]event
+	counts  [endOfKinds]int64 // those not kept included
+	changed chan struct{}     // closed with the next event, nil if nobody waits for it
+	storm   [endOfKinds]struct {
 		let        *mem.Bucket
 		suppressed int64
 	}
+
+	logged struct {
+		sync.Mutex
+		seq uint64 // of the newest event in the log
+	}
 }
 
-// event notes that something happened, which an operator may act on: it is in
-// /events, in the log, and outlives a restart. Any goroutine, at any time from
-// New on. It never waits; where it is called often it costs some microseconds.
-// Values longer than maxFieldBytes are cut, fields beyond maxFields left out.
+// event notes that something happened which an operator may act on: it is in
+// /events, in the log, and outlives a restart. Any goroutine, at any time. It
+// waits for nobody and takes some microseconds. Texts longer than maxFieldBytes
+// are cut, fields beyond maxFields left out.
 func (b *Broker) event(kind EventKind, fields ...slog.Attr) {
-	now := b.time()
-	if fields, ok := b.events.calm(kind, fields, now); ok {
-		b.events.add(kind, fields, now)
-		b.log.LogAttrs(context.Background(), kinds[kind].level, kinds[kind].says, fields...)
+	b.events.add(kind, fields, b.time())
+	if b.env.Manual {
+		b.logEvents()
 	}
 }
 
-// calm returns the fields as they are to be kept, ok = false if the event is
-// one too many of its kind.
-func (e *events) calm(kind EventKind, fields []slog.Attr, now mem.Now) (kept []slog.Attr, ok bool) {
-	kept = fields[:min(len(fields), maxFields)]
-	if !kinds[kind].stormy {
-		return kept, true
-	}
+func (e *events) add(kind EventKind, fields []slog.Attr, now mem.Now) {
+	fields = kept(fields)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.counts[kind]++
+	fields, ok := e.calm(kind, fields, now)
+	if !ok {
+		return
+	}
+	e.last++
+	e.put(event{seq: e.last, line: eventLine(e.last, kind, fields, now.Wall), kind: kind, wall: now.Wall, fields: fields})
+	if e.changed != nil {
+		close(e.changed)
+		e.changed = nil
+	}
+}
+
+func (e *events) put(v event) {
+	e.ring[e.added%maxEvents] = v
+	e.added++
+}
+
+// calm adds to fields how many events of a stormy kind were left out; ok is
+// false if this is one more. e.mu is held.
+func (e *events) calm(kind EventKind, fields []slog.Attr, now mem.Now) (_ []slog.Attr, ok bool) {
+	if !kinds[kind].stormy {
+		return fields, true
+	}
 	s := &e.storm[kind]
 	if s.let == nil {
 		s.let = mem.NewBucket(stormRate, stormBurst-1) // an empty one lets one more pass, on credit
@@ -123,91 +151,91 @@ func (e *events) calm(kind EventKind, fields []slog.Attr, now mem.Now) (kept []s
 	}
 	s.let.Take(now, 1)
 	if s.suppressed > 0 {
-		kept = append(kept[:len(kept):len(kept)], slog.Int64("suppressed", s.suppressed))
+		fields = append(fields, slog.Int64("suppressed", s.suppressed))
 		s.suppressed = 0
 	}
-	return kept, true
-}
-
-func (e *events) add(kind EventKind, fields []slog.Attr, now mem.Now) {
-	rest := appendEvent(nil, kind, fields, now)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.last++
-	line := append(strconv.AppendUint([]byte(`{"seq":`), e.last, 10), rest...)
-	e.ring[e.last%maxEvents] = event{e.last, string(line)}
-	if e.added != nil {
-		close(e.added)
-		e.added = nil
-	}
+	return fields, true
 }
 
 // after returns the oldest events that come after the one numbered seq, at most
-// some, and how many between them and seq are not kept any more. Is there none,
-// wake is closed once there is.
+// some of them, numbered without a gap; and how many between seq and the first
+// are not to be had. If there is none, wake is closed once there is. A seq of
+// the future is one of another data directory, and taken for 0.
 func (e *events) after(seq uint64, some int) (found []event, lost uint64, wake <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if seq >= e.last {
-		if e.added == nil {
-			e.added = make(chan struct{})
+	if seq > e.last {
+		seq = 0
+	}
+	first := e.added - min(e.added, maxEvents)
+	at := first + uint64(sort.Search(int(e.added-first), func(i int) bool { return e.ring[(first+uint64(i))%maxEvents].seq > seq }))
+	if at == e.added {
+		if e.changed == nil {
+			e.changed = make(chan struct{})
 		}
-		return nil, 0, e.added
+		return nil, 0, e.changed
 	}
-	from := seq + 1
-	if e.last > maxEvents {
-		from = max(from, e.last-maxEvents+1)
+	lost = e.ring[at%maxEvents].seq - seq - 1
+	for next := seq + lost + 1; at < e.added && len(found) < some && e.ring[at%maxEvents].seq == next; next++ {
+		found = append(found, e.ring[at%maxEvents])
+		at++
 	}
-	for n := from; n <= e.last && len(found) < some; n++ {
-		found = append(found, e.ring[n%maxEvents])
-	}
-	return found, from - seq - 1, nil
+	return found, lost, nil
 }
 
-// appendEvent appends an event as JSON, without its beginning and its number.
-func appendEvent(to []byte, kind EventKind, fields []slog.Attr, now mem.Now) []byte {
-	to = append(to, `,"time":"`...)
-	to = time.UnixMilli(now.Wall).UTC().AppendFormat(to, "2006-01-02T15:04:05.000Z")
-	to = append(to, `","kind":"`...)
-	to = append(to, kind.String()...)
-	to = append(to, `","fields":{`...)
-	for i, f := range fields {
-		if i > 0 {
-			to = append(to, ',')
-		}
-		to = append(appendText(to, f.Key), ':')
-		switch v := f.Value.Resolve(); v.Kind() {
-		case slog.KindInt64:
-			to = strconv.AppendInt(to, v.Int64(), 10)
-		case slog.KindUint64:
-			to = strconv.AppendUint(to, v.Uint64(), 10)
-		case slog.KindBool:
-			to = strconv.AppendBool(to, v.Bool())
-		default: // durations too, as in the log
-			to = appendText(to, v.String())
-		}
-	}
-	return append(to, "}}"...)
+// count returns how many events of a kind there have been in this process.
+func (e *events) count(kind EventKind) int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.counts[kind]
 }
 
-// appendText appends s as a JSON string, cut to maxFieldBytes. What a terminal
-// might obey is escaped, beyond what JSON asks for.
-func appendText(to []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	to = append(to, '"')
-	for i, r := range s {
-		switch {
-		case i+utf8.RuneLen(r) > maxFieldBytes:
-			return append(to, `…"`...)
-		case r == '"' || r == '\\':
-			to = append(to, '\\', byte(r))
-		case unicode.IsPrint(r):
-			to = utf8.AppendRune(to, r)
-		case r > 0xffff:
-			to = utf8.AppendRune(to, utf8.RuneError)
-		default:
-			to = append(to, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
+// logEvents writes the events to the log that are not there yet, a line each,
+// and returns what is closed with the next one. One caller at a time gets ahead.
+func (b *Broker) logEvents() (wake <-chan struct{}) {
+	l := &b.events.logged
+	l.Lock()
+	defer l.Unlock()
+	for {
+		found, lost, wake := b.events.after(l.seq, 64)
+		if wake != nil {
+			return wake
+		}
+		if lost > 0 {
+			b.log.Warn("the log was too slow for some events; /events may have them", "lost", lost)
+		}
+		for _, v := range found {
+			row := &kinds[v.kind]
+			if b.log.Enabled(context.Background(), row.level) {
+				line := slog.NewRecord(time.UnixMilli(v.wall), row.level, row.says, 0)
+				line.AddAttrs(v.fields...)
+				b.log.Handler().Handle(context.Background(), line) // nobody could be told of an error
+			}
+			l.seq = v.seq
 		}
 	}
-	return append(to, '"')
+}
+
+// logLast brings the log up to date at an end.
+func (b *Broker) logLast() {
+	if b.env.Manual {
+		return // it is
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.logEvents()
+	}()
+	await(done)
+}
+
+// runLog keeps the log up with the events.
+func (b *Broker) runLog(ctx context.Context) {
+	for {
+		select {
+		case <-b.logEvents():
+		case <-ctx.Done():
+			return
+		}
+	}
 }

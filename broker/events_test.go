@@ -15,14 +15,14 @@ import (
 	"github.com/teralog/teralog/mem"
 )
 
-// TestAppendEvent has each value's JSON told, and what clients might smuggle in
+// TestEventLine has each value's JSON told, and what clients might smuggle in
 // escaped: neither a reader of lines nor a terminal may take it for more than a
 // value.
-func TestAppendEvent(t *testing.T) {
+func TestEventLine(t *testing.T) {
 	f := func(want string, fields ...slog.Attr) {
 		t.Helper()
-		got := "{" + string(appendEvent(nil, EventClientRefused, fields, mem.Now{Wall: 1_000_000_000_000}))[1:]
-		want = `{"time":"2001-09-09T01:46:40.000Z","kind":"client_refused","fields":{` + want + `}}`
+		got := eventLine(7, EventClientRefused, kept(fields), 1_000_000_000_000)
+		want = `{"seq":7,"time":"2001-09-09T01:46:40.000Z","kind":"client_refused","fields":{` + want + `}}`
 		if got != want {
 			t.Fatalf("%s\nwant %s", got, want)
 		}
@@ -38,7 +38,8 @@ func TestAppendEvent(t *testing.T) {
 	f(`"t":"\u001b[2J\u009b1m\u202e\u2028"`, slog.String("t", "\x1b[2J\u009b1m\u202e\u2028"))
 	f(`"t":"\"\\"`, slog.String("t", `"\`))
 	f(`"t":"��é"`, slog.String("t", "\xff\U000e0001é"))
-	f(`"t":"`+strings.Repeat("x", maxFieldBytes-1)+`…"`, slog.String("t", strings.Repeat("x", maxFieldBytes-1)+"éé"))
+	f(`"t":"`+strings.Repeat("x", maxFieldBytes)+`"`, slog.String("t", strings.Repeat("x", maxFieldBytes)))
+	f(`"t":"`+strings.Repeat("x", maxFieldBytes-4)+`…"`, slog.String("t", strings.Repeat("x", maxFieldBytes-4)+"éééé"))
 	f(`"\u000a":""`, slog.String("\n", ""))
 }
 
@@ -46,7 +47,7 @@ func TestAppendEvent(t *testing.T) {
 // for them in the log.
 func TestEventLines(t *testing.T) {
 	var log bytes.Buffer
-	b := &Broker{log: newLog(&log, "debug"), env: Env{Now: func() mem.Now { return mem.Now{} }}}
+	b := &Broker{log: newLog(&log, "debug"), env: Env{Manual: true, Now: func() mem.Now { return mem.Now{} }}}
 	const evil = "x\r\nlevel=ERROR msg=\"all is lost\"\x1b[2J\u009b31m\u2028\u202e"
 	for k := EventStart; k < endOfKinds; k++ {
 		b.event(k, slog.String("topic", evil), slog.String(evil, "v"), slog.Any("err", fmt.Errorf("no: %s", evil)))
@@ -88,7 +89,7 @@ func TestEventsAfter(t *testing.T) {
 	f(3, 0, 10, 1, 3, 0)
 	f(3, 1, 1, 2, 1, 0)
 	f(3, 3, 10, 0, 0, 0)
-	f(3, 9, 10, 0, 0, 0) // of another life
+	f(3, 9, 10, 1, 3, 0) // of another data directory
 	f(maxEvents, 0, maxEvents, 1, maxEvents, 0)
 	f(maxEvents+5, 0, 2, 6, 2, 5)
 	f(maxEvents+5, 5, 2, 6, 2, 0)
@@ -105,39 +106,51 @@ func TestEventWakes(t *testing.T) {
 	<-two
 }
 
-// TestStorm has a client be refused without end: the others' events stay, and
+// TestStorm has a client be refused without end: what else happens stays, and
 // what is not kept is counted.
 func TestStorm(t *testing.T) {
 	var e events
-	now, kept, told := mem.Now{}, 0, int64(0)
+	now := mem.Now{}
 	for i := range 1000 {
 		now.Mono = time.Duration(i) * time.Millisecond
-		if fields, ok := e.calm(EventClientRefused, []slog.Attr{slog.String("reason", "rate")}, now); ok {
-			kept++
-			if len(fields) > 1 {
-				told += fields[1].Value.Int64()
-			}
-		}
-		if _, ok := e.calm(EventTopicCreated, nil, now); !ok {
-			t.Fatal("an event that is not stormy was left out")
-		}
+		e.add(EventClientRefused, []slog.Attr{slog.String("reason", "rate")}, now)
 	}
+	e.add(EventTopicCreated, nil, now)
 	now.Mono = time.Hour
-	fields, ok := e.calm(EventClientRefused, nil, now)
-	if kept++; !ok || kept != stormBurst+1 {
-		t.Fatalf("%d events kept, want %d", kept, stormBurst+1)
+	e.add(EventClientRefused, nil, now)
+	all, _, _ := e.after(0, maxEvents)
+	if len(all) != stormBurst+2 || e.count(EventClientRefused) != 1001 || all[stormBurst].kind != EventTopicCreated {
+		t.Fatalf("%d events kept, %d counted", len(all), e.count(EventClientRefused))
 	}
-	if told += fields[0].Value.Int64(); told+int64(kept) != 1001 {
-		t.Fatalf("%d kept and %d told of, of 1001", kept, told)
+	if want := fmt.Sprintf(`"fields":{"suppressed":%d}}`, 1000-stormBurst); !strings.HasSuffix(all[stormBurst+1].line, want) {
+		t.Fatalf("%s, want %s", all[stormBurst+1].line, want)
 	}
 }
 
 // TestEventFields bounds what one event may hold.
 func TestEventFields(t *testing.T) {
-	var e events
-	fields, _ := e.calm(EventTopicCreated, make([]slog.Attr, maxFields+9), mem.Now{})
-	if len(fields) != maxFields {
-		t.Fatalf("%d fields", len(fields))
+	all := kept(append(make([]slog.Attr, maxFields+9), slog.Attr{}))
+	if len(all) != maxFields {
+		t.Fatalf("%d fields", len(all))
+	}
+}
+
+// TestLogEvents is a log that falls behind: it goes on with the newest and says
+// what it missed.
+func TestLogEvents(t *testing.T) {
+	var log bytes.Buffer
+	b := &Broker{log: newLog(&log, "debug")}
+	for range maxEvents + 3 {
+		b.events.add(EventTopicCreated, nil, mem.Now{})
+	}
+	b.logEvents()
+	if got := strings.Count(log.String(), "topic created"); got != maxEvents || !strings.Contains(log.String(), "lost=3\n") {
+		t.Fatalf("%d lines: %.200s", got, &log)
+	}
+	log.Reset()
+	b.logEvents()
+	if log.Len() > 0 {
+		t.Fatalf("logged again: %s", &log)
 	}
 }
 

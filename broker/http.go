@@ -21,6 +21,7 @@ var pages = []page{
 	{"/healthz", (*Broker).serveHealth},
 	{"/metrics", (*Broker).serveMetrics},
 	{"/config", (*Broker).serveConfig},
+	{"/events", (*Broker).serveEvents},
 }
 
 // maxViewers bounds the connections to the operator's view, inclusive; further

@@ -22,6 +22,9 @@ func (b *Broker) open() error {
 	if err := b.openDirs(); err != nil {
 		return err
 	}
+	if !b.env.Manual {
+		b.endEvents = b.keepEvents()
+	}
 	if err := b.openCoord(now); err != nil {
 		return err
 	}

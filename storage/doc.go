@@ -30,6 +30,7 @@
 //	reserve          64 MiB for metadata, starts, deletes and trims on a full disk
 //	deleted/         partitions to be unlinked; orphans/ those nobody names
 //	quarantine/      bytes that recovery cut
+//	events.jsonl     the broker's, in the first directory; nothing depends on it
 //
 // Each of the first six, a manifest and leader-epoch-checkpoint is replaced
 // whole: temporary, fsync, rename, fsync of the folder (checkpoint.go). Magic,
