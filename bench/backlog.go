@@ -73,7 +73,7 @@ func (b *Backlog) text(line func(name, format string, args ...any)) {
 	}
 }
 
-func measureBacklog(ctx context.Context, t *target, l *load, d *display) (*Result, error) {
+func measureBacklog(ctx context.Context, t *target, l *load, d *Display) (*Result, error) {
 	if err := t.prepare(ctx, l); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func measureBacklog(ctx context.Context, t *target, l *load, d *display) (*Resul
 	}
 	paced := *l
 	if l.rate == 0 {
-		d.say("full speed:")
+		d.Say("full speed:")
 		flat.duration = min(l.duration, 5*time.Second)
 		full, err := produceOnce(ctx, t, &flat, d)
 		if err != nil || full.Interrupted {
@@ -97,7 +97,7 @@ func measureBacklog(ctx context.Context, t *target, l *load, d *display) (*Resul
 		}
 		paced.rate = max(int64(full.RecordsPerSecond/2), int64(l.producers))
 	}
-	d.say("undisturbed, %s records/s:", group(paced.rate))
+	d.Say("undisturbed, %s records/s:", group(paced.rate))
 	calm, err := produceOnce(ctx, t, &paced, d)
 	if err != nil || calm.Interrupted {
 		return calm, err
@@ -109,7 +109,7 @@ func measureBacklog(ctx context.Context, t *target, l *load, d *display) (*Resul
 		}
 		b.Cold = true
 	}
-	d.say("while the backlog is read:")
+	d.Say("while the backlog is read:")
 	r, err := t.readWhileProducing(ctx, &paced, d, b, ends)
 	if r == nil {
 		return nil, err
@@ -127,7 +127,7 @@ func measureBacklog(ctx context.Context, t *target, l *load, d *display) (*Resul
 	return r, err
 }
 
-func produceOnce(ctx context.Context, t *target, l *load, d *display) (*Result, error) {
+func produceOnce(ctx context.Context, t *target, l *load, d *Display) (*Result, error) {
 	ps, err := openProducers(t, l)
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func produceOnce(ctx context.Context, t *target, l *load, d *display) (*Result, 
 }
 
 // readWhileProducing produces until the readers have read up to ends.
-func (t *target) readWhileProducing(ctx context.Context, l *load, d *display, b *Backlog, ends []client.Found) (*Result, error) {
+func (t *target) readWhileProducing(ctx context.Context, l *load, d *Display, b *Backlog, ends []client.Found) (*Result, error) {
 	during := *l
 	during.warmUp, during.duration = 0, maxRead
 	reading, done := context.WithCancel(ctx)

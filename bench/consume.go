@@ -57,7 +57,7 @@ func (l *load) someConsumers() error {
 }
 
 // measureConsume reads a backlog, writing it before if there is none.
-func measureConsume(ctx context.Context, t *target, l *load, d *display) (*Result, error) {
+func measureConsume(ctx context.Context, t *target, l *load, d *Display) (*Result, error) {
 	if err := t.prepare(ctx, l); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func measureConsume(ctx context.Context, t *target, l *load, d *display) (*Resul
 }
 
 // followed reads what others write.
-func (t *target) followed(ctx context.Context, l *load, d *display) (*Result, error) {
+func (t *target) followed(ctx context.Context, l *load, d *Display) (*Result, error) {
 	rs, err := openReaders(ctx, t, l, client.Range{From: client.End()})
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (t *target) followed(ctx context.Context, l *load, d *display) (*Result, er
 
 // fill writes a topic's backlog if the topic is empty, and returns how many
 // records it holds.
-func (t *target) fill(ctx context.Context, l *load, d *display) (int64, error) {
+func (t *target) fill(ctx context.Context, l *load, d *Display) (int64, error) {
 	n, err := t.held(ctx, l)
 	if err != nil || n > 0 || l.backlog == 0 {
 		return n, err

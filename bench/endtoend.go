@@ -98,7 +98,7 @@ func (a *arrival) take(messages []client.Message) {
 }
 
 // measureE2E sends records to consumers that wait for them.
-func measureE2E(ctx context.Context, t *target, l *load, d *display) (*Result, error) {
+func measureE2E(ctx context.Context, t *target, l *load, d *Display) (*Result, error) {
 	if err := t.prepare(ctx, l); err != nil {
 		return nil, err
 	}

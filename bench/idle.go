@@ -71,7 +71,7 @@ func (i *Idle) text(line func(name, format string, args ...any)) {
 }
 
 // measureIdle opens the connections, lets them stay, and looks at the broker.
-func measureIdle(ctx context.Context, t *target, l *load, d *display) (*Result, error) {
+func measureIdle(ctx context.Context, t *target, l *load, d *Display) (*Result, error) {
 	r := l.result(t)
 	_, before, err := residentBytes(t.PID)
 	if err != nil {
@@ -92,7 +92,7 @@ func measureIdle(ctx context.Context, t *target, l *load, d *display) (*Result, 
 	if err != nil {
 		return nil, err
 	}
-	d.say("%d connections are open and stay so for %v", len(conns), l.duration)
+	d.Say("%d connections are open and stay so for %v", len(conns), l.duration)
 	select {
 	case <-time.After(l.duration):
 	case <-ctx.Done():

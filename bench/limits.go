@@ -129,7 +129,7 @@ func benchLimits(ctx context.Context, args []string, _ Start, _ io.Reader, out, 
 		return err
 	}
 	started := time.Now()
-	measured, err := l.measure(ctx, chosen, newDisplay(notes, false))
+	measured, err := l.measure(ctx, chosen, NewDisplay(notes, false))
 	if err != nil {
 		return err
 	}
@@ -181,8 +181,8 @@ func enoughSpace(dir string) error {
 
 // measure runs each limit once a round and returns the rounds of each, as many
 // of all.
-func (l *limiting) measure(ctx context.Context, chosen []limit, d *display) ([][]Round, error) {
-	defer d.clear()
+func (l *limiting) measure(ctx context.Context, chosen []limit, d *Display) ([][]Round, error) {
+	defer d.Clear()
 	scale := 1.0
 	if l.quick {
 		scale = quickScale
@@ -194,7 +194,7 @@ func (l *limiting) measure(ctx context.Context, chosen []limit, d *display) ([][
 			break
 		}
 		for i, c := range chosen {
-			d.bar(fmt.Sprintf("round %d of %d: %s, %s", n+1, l.rounds, c.group, c.name), float64(n*len(chosen)+i)/float64(l.rounds*len(chosen)))
+			d.Bar(fmt.Sprintf("round %d of %d: %s, %s", n+1, l.rounds, c.group, c.name), float64(n*len(chosen)+i)/float64(l.rounds*len(chosen)))
 			r, err := c.measure(ctx, l.dir, scale)
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", c.group, c.name, err)

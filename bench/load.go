@@ -240,7 +240,7 @@ func (l *load) keyTable() [][]byte {
 }
 
 // A measuring runs one workload on a target, showing how it goes.
-type measuring func(ctx context.Context, t *target, l *load, d *display) (*Result, error)
+type measuring func(ctx context.Context, t *target, l *load, d *Display) (*Result, error)
 
 // execute is the life of a command: flags are read, a broker is found, the
 // workload runs, the result is written. Interrupted, it still writes what it
@@ -266,7 +266,7 @@ func (l *load) execute(ctx context.Context, f *flags, args []string, start Start
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	r, err := run(ctx, t, l, newDisplay(notes, l.quiet))
+	r, err := run(ctx, t, l, NewDisplay(notes, l.quiet))
 	if r != nil {
 		err = errors.Join(err, r.write(l, out))
 	}

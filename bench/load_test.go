@@ -130,7 +130,7 @@ func TestShortRead(t *testing.T) {
 	if err := tg.prepare(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	n, err := tg.fill(t.Context(), l, newDisplay(io.Discard, true))
+	n, err := tg.fill(t.Context(), l, NewDisplay(io.Discard, true))
 	if err != nil || n != 100 {
 		t.Fatal(n, err)
 	}
@@ -489,18 +489,18 @@ func TestDialerFor(t *testing.T) {
 
 func TestDisplay(t *testing.T) {
 	var b strings.Builder
-	d := &display{w: &b, live: true}
-	d.bar("x", 0.5)
-	d.say("line")
-	d.clear()
+	d := &Display{w: &b, live: true}
+	d.Bar("x", 0.5)
+	d.Say("line")
+	d.Clear()
 	if want := "\r\x1b[K[####################....................]  50 % x\r\x1b[Kline\n\r\x1b[K"; b.String() != want {
 		t.Fatalf("%q", b.String())
 	}
 	b.Reset()
-	d = newDisplay(&b, false)
-	d.bar("x", 1)
-	d.say("%d", 1)
-	d.clear()
+	d = NewDisplay(&b, false)
+	d.Bar("x", 1)
+	d.Say("%d", 1)
+	d.Clear()
 	if b.String() != "1\n" {
 		t.Fatalf("%q", b.String())
 	}

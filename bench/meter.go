@@ -112,30 +112,31 @@ func (s span) done(passed time.Duration, records int64) float64 {
 	return min(float64(passed)/float64(s.duration), 1)
 }
 
-// A display shows a run to whoever looks at w: a line a second, on a terminal
+// A Display shows a run to whoever looks at w: a line a second, on a terminal
 // with a bar below.
-type display struct {
+type Display struct {
 	w    io.Writer
 	live bool // a terminal
 }
 
-func newDisplay(w io.Writer, quiet bool) *display {
+// NewDisplay returns a display on w; a quiet one shows nothing.
+func NewDisplay(w io.Writer, quiet bool) *Display {
 	if quiet {
 		w = io.Discard
 	}
-	return &display{w, isTerminal(w)}
+	return &Display{w, isTerminal(w)}
 }
 
-// say writes a line.
-func (d *display) say(format string, args ...any) {
+// Say writes a line.
+func (d *Display) Say(format string, args ...any) {
 	if d.live {
 		fmt.Fprint(d.w, "\r\x1b[K")
 	}
 	fmt.Fprintf(d.w, format+"\n", args...)
 }
 
-// bar draws how far the run is, over the last one.
-func (d *display) bar(name string, done float64) {
+// Bar draws how far the run is, 0 to 1, over the last one; on a terminal only.
+func (d *Display) Bar(name string, done float64) {
 	const width = 40
 	if d.live {
 		n := int(done * width)
@@ -143,8 +144,8 @@ func (d *display) bar(name string, done float64) {
 	}
 }
 
-// clear removes the bar.
-func (d *display) clear() {
+// Clear removes the bar.
+func (d *Display) Clear() {
 	if d.live {
 		fmt.Fprint(d.w, "\r\x1b[K")
 	}
@@ -164,7 +165,7 @@ func (i *Interval) String() string {
 
 // watch shows an interval each second until the function it returns is called,
 // which returns them all.
-func (t *target) watch(d *display, name string, m *meter, s span) (stop func() []Interval) {
+func (t *target) watch(d *Display, name string, m *meter, s span) (stop func() []Interval) {
 	quit, finished := make(chan struct{}), make(chan []Interval)
 	go func() {
 		began := t.cpu()
@@ -176,13 +177,13 @@ func (t *target) watch(d *display, name string, m *meter, s span) (stop func() [
 			r, b := m.records.Load(), m.bytes.Load()
 			i := interval(began.at, last, now, r-records, b-bytes, m.lap())
 			all = append(all, i)
-			d.say("%s%s", name, i.String())
-			d.bar(name, s.done(now.at.Sub(began.at), r))
+			d.Say("%s%s", name, i.String())
+			d.Bar(name, s.done(now.at.Sub(began.at), r))
 			last, records, bytes = now, r, b
 		}
 		ticks := time.NewTicker(time.Second)
 		defer ticks.Stop()
-		d.bar(name, 0)
+		d.Bar(name, 0)
 		for {
 			select {
 			case <-ticks.C:
@@ -192,7 +193,7 @@ func (t *target) watch(d *display, name string, m *meter, s span) (stop func() [
 				if time.Since(last.at) > time.Second/10 || len(all) == 0 || m.records.Load() > records {
 					lap()
 				}
-				d.clear()
+				d.Clear()
 				finished <- all
 				return
 			}

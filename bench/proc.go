@@ -59,8 +59,9 @@ func residentBytes(pid int) (all, anonymous int64, err error) {
 // maxPage bounds a broker's page of metrics, in bytes.
 const maxPage = 4 << 20
 
-// readPage reads a broker's metrics: of each name the sum over its labels.
-func readPage(ctx context.Context, addr string) (map[string]float64, error) {
+// ReadPage reads the metrics of the broker whose operator view is at addr, host:port: of each name the
+// sum over its labels.
+func ReadPage(ctx context.Context, addr string) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
@@ -129,7 +130,7 @@ func (t *target) cpu() (m mark) {
 func (t *target) mark(ctx context.Context) (m mark, err error) {
 	var page map[string]float64
 	if t.HTTP != "" {
-		page, err = readPage(context.WithoutCancel(ctx), t.HTTP)
+		page, err = ReadPage(context.WithoutCancel(ctx), t.HTTP)
 	}
 	samples := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/cpu/classes/gc/total:cpu-seconds"}}
 	metrics.Read(samples)

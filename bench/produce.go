@@ -42,7 +42,7 @@ func benchProduce(ctx context.Context, args []string, start Start, _ io.Reader, 
 }
 
 // measureProduce writes records with tails attached.
-func measureProduce(ctx context.Context, t *target, l *load, d *display) (*Result, error) {
+func measureProduce(ctx context.Context, t *target, l *load, d *Display) (*Result, error) {
 	if err := t.prepare(ctx, l); err != nil {
 		return nil, err
 	}

@@ -103,7 +103,7 @@ func latencyOf(h *mem.Hist) *Latency {
 
 // measure runs work twice, to warm up and to be counted. The result is nil only
 // if nothing could be measured.
-func (t *target) measure(ctx context.Context, l *load, d *display, work func(context.Context, *meter, span) error) (*Result, error) {
+func (t *target) measure(ctx context.Context, l *load, d *Display, work func(context.Context, *meter, span) error) (*Result, error) {
 	warm, m := newMeter(), newMeter()
 	calm, end := context.WithCancel(ctx)
 	defer end()

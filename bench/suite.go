@@ -95,8 +95,8 @@ func benchSuite(ctx context.Context, args []string, start Start, _ io.Reader, ou
 	}
 	defer os.RemoveAll(temp)
 	s.dir = temp
-	d := newDisplay(notes, *quiet)
-	s.say = d.say
+	d := NewDisplay(notes, *quiet)
+	s.say = d.Say
 	report, err := s.run(ctx, d)
 	if ctx.Err() != nil {
 		return interrupted{}
@@ -165,7 +165,7 @@ func fits(pattern, text string) bool {
 }
 
 // run runs the trials one after the other.
-func (s *suite) run(ctx context.Context, d *display) (*suiteReport, error) {
+func (s *suite) run(ctx context.Context, d *Display) (*suiteReport, error) {
 	ts, err := s.chosen()
 	if err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func (s *suite) run(ctx context.Context, d *display) (*suiteReport, error) {
 		guess += ts[i].takes * time.Duration(n)
 		s.say("%2d/%d %s, %s: %s, about %v left", i+1, len(ts), strings.ToLower(ts[i].section), ts[i].name, counted(n, "pair"), left.Round(10*time.Second))
 		limits, engines, err := s.pairs(ctx, &ts[i], n, func(p int, side string) {
-			d.bar(fmt.Sprintf("pair %d of %d: %s", p+1, n, side), float64(i)/float64(len(ts)))
+			d.Bar(fmt.Sprintf("pair %d of %d: %s", p+1, n, side), float64(i)/float64(len(ts)))
 		})
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -211,7 +211,7 @@ func (s *suite) run(ctx context.Context, d *display) (*suiteReport, error) {
 			report.failures = append(report.failures, fmt.Errorf("verify: %w", err))
 		}
 	}
-	d.clear()
+	d.Clear()
 	report.Seconds = time.Since(began).Seconds()
 	return report, nil
 }
