@@ -30,6 +30,7 @@ const (
 	EventLimitReached                          // limit, and what it met
 	EventLimitLeft                             // limit: there is room again
 	EventClientRefused                         // reason, remote, and what was asked for
+	EventRetentionHeld                         // topic, part, bytes: kept though old by a clock that jumped
 	endOfKinds
 )
 
@@ -58,6 +59,7 @@ var kinds = [endOfKinds]struct {
 	EventLimitReached:     {"limit_reached", slog.LevelWarn, "limit reached", true},
 	EventLimitLeft:        {"limit_left", slog.LevelInfo, "limit left", true},
 	EventClientRefused:    {"client_refused", slog.LevelWarn, "client refused", true},
+	EventRetentionHeld:    {"retention_held", slog.LevelWarn, "retention waits, since the clock jumped and more than half of the partition seems old", true},
 }
 
 // String returns the name used in /events.

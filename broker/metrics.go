@@ -46,6 +46,7 @@ var processRows = []metric{
 	{name: "teralog_topics", kind: "gauge", help: "Topics of the cluster.", value: func(s *scrape) float64 { return float64(len(s.b.Image().Topics())) }},
 	{name: "teralog_partitions", kind: "gauge", help: "Partitions hosted here.", value: func(s *scrape) float64 { return float64(s.partitions) }},
 	{name: "teralog_partitions_with_future_times", kind: "gauge", help: "Of these, those with an event time more than an hour ahead of their last append.", value: func(s *scrape) float64 { return float64(s.future) }},
+	{name: "teralog_retention_withheld_bytes", kind: "gauge", help: "Bytes kept though they seem old enough to go, since the clock jumped.", value: func(s *scrape) float64 { return float64(s.queued.Withheld) }},
 	{name: "teralog_queued_batches", kind: "gauge", help: "Tasks in the mailboxes of the partitions.", value: func(s *scrape) float64 { return float64(s.queued.Queued) }},
 	{name: "teralog_queued_bytes", kind: "gauge", help: "Bytes of batches in the mailboxes of the partitions.", value: func(s *scrape) float64 { return float64(s.queued.QueuedBytes) }},
 	{name: "teralog_parked_fetches", kind: "gauge", help: "Fetches that wait for records.", value: func(s *scrape) float64 { return float64(s.b.lot.count()) }},
@@ -102,7 +103,7 @@ type scrape struct {
 	server     wire.ServerStats
 	partitions int
 	future     int        // of these, with event times that cannot be
-	queued     repl.Stats // what waits, over all partitions
+	queued     repl.Stats // summed up over all partitions
 }
 
 func newScrape(b *Broker) *scrape {
@@ -115,6 +116,7 @@ func newScrape(b *Broker) *scrape {
 		}
 		s.queued.Queued += of.Queued
 		s.queued.QueuedBytes += of.QueuedBytes
+		s.queued.Withheld += of.Withheld
 	}
 	return s
 }

@@ -233,6 +233,8 @@ func (b *Broker) hear(e repl.Event) {
 		if e.Dir.Failed() == nil { // else thousands share the reason, which is told once
 			b.event(EventPartitionOffline, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Any("err", e.Err))
 		}
+	case repl.RetentionHeld:
+		b.event(EventRetentionHeld, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Int64("bytes", e.Bytes))
 	case repl.DirectoryFailed:
 		b.event(EventDirectoryOffline, slog.String("dir", e.Dir.Path()), slog.Any("err", e.Err))
 		b.lose(e)

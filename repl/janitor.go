@@ -225,6 +225,9 @@ func (p *Partition) do(c *chore, now mem.Now) {
 // tidy gives up old segments and rolls an idle one.
 func (p *Partition) tidy(now mem.Now) {
 	trimmed := p.log.Retain(now, min(p.offsets.committed, p.leader.flush.flushed)) // see cut
+	if held := p.log.Withheld(); p.leader.count.withheld.Swap(held) == 0 && held > 0 {
+		p.set.event(Event{Kind: RetentionHeld, Dir: p.dir.dir, ID: p.id, Bytes: held})
+	}
 	rolled, err := p.log.RollIdle(now)
 	if err != nil && !full(err) {
 		p.dir.fail(fmt.Errorf("roll of %s %d: %w", p.topic, p.id.Partition, err))

@@ -64,20 +64,23 @@ const (
 	DirectorySlow    EventKind = iota + 1 // a flush takes longer than SlowAfter
 	DirectoryFailed                       // its partitions go offline; its failed note is written, unless the disk hangs
 	PartitionOffline                      // for good, until the node starts again
+	RetentionHeld                         // the clock jumped, and more than half of the partition seems old
 )
 
 // String returns the name used in logs.
 func (k EventKind) String() string {
-	return [...]string{"none", "slow", "failed", "offline"}[k]
+	return [...]string{"none", "slow", "failed", "offline", "held"}[k]
 }
 
 // An Event is something an operator or the broker acts on.
 type Event struct {
 	Kind EventKind
 	Dir  *storage.Dir
-	ID   wire.PartitionID // of PartitionOffline
-	Err  error            // why; nil for DirectorySlow
+	ID   wire.PartitionID // of PartitionOffline and RetentionHeld
+	Err  error            // why, of DirectoryFailed and PartitionOffline
 	Took time.Duration    // of DirectorySlow: how long the flush has taken so far
+
+	Bytes int64 // of RetentionHeld: that are kept for now
 }
 
 // A Set is the partitions this node hosts. Its methods may be called from any

@@ -11,11 +11,13 @@ type Stats struct {
 
 	Queued      int   // tasks in the mailbox
 	QueuedBytes int64 // of the batches in it
+
+	Withheld int64 // bytes that are kept though they seem old enough, since the clock jumped
 }
 
 // counters are what Stats takes from the holder of the turn.
 type counters struct {
-	batches, bytes, writes, flushes atomic.Int64
+	batches, bytes, writes, flushes, withheld atomic.Int64
 }
 
 // Stats returns the partition's counts. Any goroutine; the fields are read one
@@ -26,5 +28,6 @@ func (p *Partition) Stats() Stats {
 		Batches: c.batches.Load(), Bytes: c.bytes.Load(), Writes: c.writes.Load(),
 		Flushes: c.flushes.Load(),
 		Queued:  p.inbox.Len(), QueuedBytes: p.queued.Used(),
+		Withheld: c.withheld.Load(),
 	}
 }

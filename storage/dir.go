@@ -31,6 +31,7 @@ type Dir struct {
 	files   *openFiles
 	start   DirStart
 	found   []FoundPartition
+	alive   int64         // the newest append time that the last start left, ms; 0: not known
 	saving  chan struct{} // holds a token while recovery-points is written
 	making  sync.Mutex    // held while the folder of a topic is made
 
@@ -140,6 +141,9 @@ func (d *Dir) loadPoints() error {
 	}
 	for id, e := range d.ends {
 		points[id] = e.Point
+	}
+	for _, p := range points {
+		d.alive = max(d.alive, p.AppendTime)
 	}
 	d.points = points
 	return nil

@@ -106,6 +106,10 @@ type Log struct {
 	point        Point         // the newest one made
 	durableStart wire.Offset   // the start that recovery-points names
 
+	looked   mem.Now       // when Retain looked last, or the log was opened
+	careful  time.Duration // on the monotonic clock: until then age is not quite believed
+	withheld int64         // bytes that the last Retain kept for that
+
 	flush flusher
 }
 
@@ -144,7 +148,7 @@ func createLog(fs FS, path, topic string, id wire.PartitionID, o Options, files 
 		return nil, fmt.Errorf("create log %s: %w: %w", path, ErrSync, err)
 	}
 	l.active.named.Store(true)
-	l.dirty, l.durableStart = true, 0
+	l.dirty, l.durableStart, l.looked = true, 0, now
 	l.resum()
 	return l, nil
 }

@@ -231,7 +231,7 @@ func (d *Dir) Open(topic string, id wire.PartitionID, o Options, now mem.Now) (*
 func (d *Dir) openState(id wire.PartitionID) openState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := openState{Warm: d.start.warm, Quarantine: d.in(quarantineName), Files: d.files}
+	s := openState{Warm: d.start.warm, Alive: d.alive, Quarantine: d.in(quarantineName), Files: d.files}
 	if p, ok := d.points[id]; ok {
 		s.Point = &p
 	}

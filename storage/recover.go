@@ -18,6 +18,7 @@ type openState struct {
 	Point      *Point    // its entry in recovery-points; nil: none
 	Clean      *CleanEnd // where it ended; nil unless the last stop was clean
 	Warm       bool      // the machine has run since: its cache may show what the disk has not
+	Alive      int64     // the newest append time in the data directory, ms; 0: not known
 	Quarantine string    // folder for cut bytes
 	Files      *openFiles
 }
@@ -64,6 +65,7 @@ func (r *recovery) run(now mem.Now) error {
 	for _, s := range append(slices.Clone(r.sealed), r.active) {
 		s.aged = now.Wall
 	}
+	r.looked = mem.Now{Mono: now.Mono, Wall: max(r.in.Alive, r.newest)}
 	r.finish()
 	return nil
 }

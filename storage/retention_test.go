@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -53,8 +54,9 @@ func TestRetention(t *testing.T) {
 	}
 	f := func(after int64, wantRolled, wantTrimmed bool, start wire.Offset) {
 		t.Helper()
-		rolled, err := l.RollIdle(at(now + after))
-		trimmed := l.Retain(at(now+after), l.View().End())
+		then := mem.Now{Mono: time.Duration(after) * time.Millisecond, Wall: now + after}
+		rolled, err := l.RollIdle(then)
+		trimmed := l.Retain(then, l.View().End())
 		if err != nil || rolled != wantRolled || trimmed != wantTrimmed || l.View().Start() != start {
 			t.Fatalf("after %d ms: rolled %v, trimmed %v, start %d: %v", after, rolled, trimmed, l.View().Start(), err)
 		}
@@ -82,6 +84,91 @@ func TestRetention(t *testing.T) {
 	if v := l.View(); v.Start() != 6 || v.End() != 6 || len(l.Recovery().Damaged) > 0 {
 		t.Fatalf("%v", l.Recovery())
 	}
+}
+
+// TestRetentionAfterAJump sets the clock while sixteen segments of one batch age,
+// an hour apart, in a log that keeps a day.
+func TestRetentionAfterAJump(t *testing.T) {
+	const hour = time.Hour
+	o := Options{SegmentBytes: 300, RetentionAge: 24 * hour}
+	begun := int64(1_700_000_000_000)
+	var l *Log
+	var now mem.Now // what the next look sees
+	fill := func() {
+		l = newTestLog(t, NewMemFS(1), o)
+		l.looked = mem.Now{Wall: begun}
+		for i := range 16 {
+			now = mem.Now{Mono: time.Duration(i) * hour, Wall: begun + int64(i)*hour.Milliseconds()}
+			if _, err := l.Append([]wire.Batch{maker{mark: i, value: 100}.batch(t)}, 0, now); err != nil {
+				t.Fatal(err)
+			}
+			l.Retain(now, l.View().End())
+		}
+		l.Flush()
+	}
+	// f lets time pass and the clock jump by more, and looks.
+	f := func(passed, by time.Duration, start wire.Offset, withheld bool) {
+		t.Helper()
+		now.Mono += passed
+		now.Wall += (passed + by).Milliseconds()
+		l.Retain(now, l.View().End())
+		if got := l.View().Start(); got != start || (l.Withheld() > 0) != withheld {
+			t.Fatalf("%v and a jump of %v later the log starts at %d, %d bytes withheld", passed, by, got, l.Withheld())
+		}
+	}
+
+	fill() // no jump
+	f(12*hour, 0, 4, false)
+	f(30*hour, 0, 15, false)
+
+	fill() // a jump that less than half falls to: the age is believed
+	f(0, 12*hour, 4, false)
+	f(0, 3*hour, 7, false)
+
+	fill() // one that takes more is not, until a day has passed
+	f(0, 10*365*24*hour, 0, true)
+	f(hour, 0, 0, true)
+	f(24*hour-hour-1, 0, 0, true)
+	f(1, 0, 15, false)
+
+	fill() // nor once it is taken back
+	f(0, 10*365*24*hour, 0, true)
+	f(10*time.Minute, -10*365*24*hour, 0, false)
+	f(10*hour, 0, 2, false)
+	f(13*hour, 0, 2, true) // less than a day after the jump back
+	f(2*hour, 0, 15, false)
+
+	fill() // an hour is no jump, more is one, back as well
+	f(0, 19*hour, 0, true)
+	fill()
+	now.Mono, now.Wall = now.Mono+19*hour, now.Wall+19*hour.Milliseconds()
+	f(0, time.Hour, 12, false)
+	fill()
+	f(0, -30*hour, 0, false)
+	f(0, 60*hour, 0, true)
+
+	fill() // size does not depend on clocks
+	l.o.RetentionBytes = 4 * l.sealed[0].final.size
+	f(0, 10*365*24*hour, 12, true)
+
+	// A start: a short absence is no jump, a long one may be one.
+	restart := func(absent time.Duration) {
+		t.Helper()
+		fill()
+		p := mustPoint(t, l)
+		fs := l.home.fs.(*MemFS).Clone()
+		now = mem.Now{Wall: now.Wall + absent.Milliseconds()} // another process
+		in := openState{Point: &p, Quarantine: testQuarantine, Alive: now.Wall - absent.Milliseconds()}
+		var err error
+		if l, err = openLog(fs, logDir, "orders", orders3, o, in, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restart(hour)
+	f(22*hour, 0, 15, false)
+	restart(30 * hour)
+	f(hour, 0, 0, true)
+	f(24*hour, 0, 15, false)
 }
 
 // TestTrimUnsynced trims over a segment whose end was never fsynced, flushes, and
