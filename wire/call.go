@@ -53,6 +53,7 @@ type Call struct {
 	body        []byte
 	buf         *mem.Buf
 	charged     int64 // bytes taken from the budgets for the body
+	hint        time.Duration
 
 	conn  *serverConn               // nil: socketless
 	reply func([]byte, []FileRange) // of a socketless call
@@ -131,6 +132,31 @@ func (c *Call) DropBody() {
 	}
 }
 
+// Len returns the length of the body in bytes. Not after the answer.
+func (c *Call) Len() int { return len(c.body) }
+
+// Session returns what the server's Session made for the connection; nil for a
+// call without one.
+func (c *Call) Session() any {
+	if c.conn == nil {
+		return nil
+	}
+	return c.conn.session
+}
+
+// HoldOff has the connection not read for d, once what ServeCall puts off is
+// done: for a peer that is refused whatever it asks and asks all the same. Only
+// within ServeCall.
+func (c *Call) HoldOff(d time.Duration) {
+	if c.conn != nil {
+		c.conn.pause = max(c.conn.pause, d)
+	}
+}
+
+// RetryAfter is told with an answer whose parts were refused and have no place
+// to say when to ask again. Before the answer.
+func (c *Call) RetryAfter(d time.Duration) { c.hint = max(c.hint, d) }
+
 // Remote returns the peer's address, "" of a socketless call.
 func (c *Call) Remote() string {
 	if c.conn == nil {
@@ -181,7 +207,7 @@ func (c *Call) ReplyFiles(m Message, fs []FileRange) {
 		b.B = m.AppendTo(b.B[:responseLen], c.Version)
 		size.saw(len(b.B))
 	}
-	c.send(b, responseHeader{correlation: c.correlation}, fs)
+	c.send(b, responseHeader{correlation: c.correlation, throttle: c.hint}, fs)
 }
 
 // replyBuf is the least buffer a response is encoded into.

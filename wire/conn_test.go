@@ -487,7 +487,7 @@ func TestErrorResponse(t *testing.T) {
 		}
 
 		f(CodeNotLeader, Error{Code: CodeNotLeader})
-		f(&Error{Code: CodeBusy, Message: "later", RetryAfter: 1500 * time.Microsecond}, Error{CodeBusy, "later", 2 * time.Millisecond})
+		f(&Error{Code: CodeBusy, Message: "later", RetryAfter: 1500 * time.Microsecond}, Error{Code: CodeBusy, Message: "later", RetryAfter: 2 * time.Millisecond})
 		f(errors.New("no code"), Error{Code: CodeInternal, Message: "no code"})
 		f(Errorf(CodeCorrupt, "%s", strings.Repeat("ä", MaxString)), Error{Code: CodeCorrupt, Message: strings.Repeat("ä", MaxString/2)})
 	})

@@ -128,12 +128,13 @@ func (c Code) Definite() bool { return int(c) < len(codes) && codes[c].definite 
 // Retriable reports whether asking again may succeed.
 func (c Code) Retriable() bool { return int(c) < len(codes) && codes[c].retriable }
 
-// An Error is a Code with what a person needs to know: a message, and with
-// BUSY and QUOTA the time after which to ask again (0: none given).
+// An Error is a Code with what a person needs to know: a message, and of a
+// refusal the time after which to ask again (0: none given).
 type Error struct {
 	Code       Code
 	Message    string
 	RetryAfter time.Duration
+	Limit      Limit // what a refusal met; not sent
 }
 
 // Error returns the code's name and the message.

@@ -79,7 +79,11 @@ func (x *exchange) decode() error {
 		}
 		return e
 	}
-	return DecodeBody(&x.decoder, x.resp, x.version, x.body)
+	err := DecodeBody(&x.decoder, x.resp, x.version, x.body)
+	if f, ok := x.resp.(*FetchResponse); ok {
+		f.RetryAfter = x.head.throttle
+	}
+	return err
 }
 
 // finish runs the callback of a call of Go.

@@ -1,6 +1,9 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // FetchRequest asks for batches. It is answered once MinBytes are there over
 // all its partitions, MaxWaitMillis have passed, or a partition has news other
@@ -28,6 +31,8 @@ type FetchPartition struct {
 // the wire the small fields of all of them come first, then the ranges.
 type FetchResponse struct {
 	Partitions []FetchResult
+
+	RetryAfter time.Duration // of results that are refusals; from the frame's header
 }
 
 // A FetchResult is what one partition answers.

@@ -223,6 +223,15 @@ func (r *frameReader) reserve(need int) {
 	r.buf, r.start, r.end, r.frames = b, 0, n, 0
 }
 
+// claim returns how many bytes the frame at the front, n bytes long, has to be
+// charged for by now: all of them, or as many as reserve makes room for.
+func (r *frameReader) claim(n int) int {
+	if n <= firstPiece || r.proven || r.have() >= n {
+		return n
+	}
+	return min(n, max(firstPiece, 2*r.have()))
+}
+
 // adapt chooses the size of later buffers by how well this one was used.
 func (r *frameReader) adapt() {
 	switch size := len(r.buf.B); {

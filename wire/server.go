@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -34,11 +35,25 @@ type Server struct {
 	MaxFrame    int   // greatest frame, inclusive, MaxFrame
 	MaxInFlight int   // calls of one connection not yet answered, 100; then it is no longer read
 	MaxConns    int   // further connections are closed at once, 50,000
+	AcceptRate  int64 // connections accepted a second, a tenth of a second's at once; others wait; 0: no bound
+
+	// Connections that have not said Hello yet: in all, and from one source, an
+	// IPv4 address or the first half of an IPv6 one. Further ones are closed at
+	// once.
+	MaxUnidentified       int // 4,096: of a first frame of 8 KiB each, 32 MiB
+	MaxUnidentifiedSource int // 64
 
 	HelloTimeout time.Duration // from accept to Hello, 10 s
 	IdleTimeout  time.Duration // without any call in flight, 10 min; noticed at the latest 125 ms later
 	FrameTimeout time.Duration // for a frame to arrive, 30 s and 1 s for each 64 KiB of it
 	SendTimeout  time.Duration // for a response to make no progress, 30 s
+
+	// Session makes what the calls of a new connection carry, see Call.Session;
+	// owner is what its listener was served for. Default: nothing.
+	Session func(owner any) any
+	// Refused hears of each refusal the server makes by itself. It must only
+	// note it.
+	Refused func(l Limit, remote string)
 
 	Log *slog.Logger // default discards
 
@@ -49,6 +64,7 @@ type Server struct {
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*serverConn]struct{}
+	unknown   strangers
 	draining  bool
 	empty     chan struct{} // closed when draining and the last connection has ended
 
@@ -59,6 +75,8 @@ type Server struct {
 	// backlog leave one for all others.
 	bulk *places
 
+	accept  *mem.Bucket // nil: no bound
+	born    time.Time
 	traffic traffic
 	count   struct {
 		accepted, refused, requests, badFrames, busy, panics, timeouts atomic.Int64
@@ -129,12 +147,19 @@ func (s *Server) init() {
 		orDefault(&s.MaxFrame, MaxFrame)
 		orDefault(&s.MaxInFlight, 100)
 		orDefault(&s.MaxConns, 50_000)
+		orDefault(&s.MaxUnidentified, 4096)
+		orDefault(&s.MaxUnidentifiedSource, 64)
 		orDefault(&s.HelloTimeout, 10*time.Second)
 		orDefault(&s.IdleTimeout, 10*time.Minute)
 		orDefault(&s.FrameTimeout, 30*time.Second)
 		orDefault(&s.SendTimeout, 30*time.Second)
 		s.listeners = map[net.Listener]struct{}{}
 		s.conns = map[*serverConn]struct{}{}
+		s.unknown.from = map[netip.Addr]int{}
+		s.born = time.Now()
+		if s.AcceptRate > 0 {
+			s.accept = mem.NewBucket(s.AcceptRate, max(s.AcceptRate/10, 1))
+		}
 		s.empty = make(chan struct{})
 		s.bulk = &places{taken: make(chan struct{}, max(runtime.GOMAXPROCS(0)-1, 1)), wait: bulkWait}
 	})
@@ -183,7 +208,10 @@ func checkVersion(a API, v Version) error {
 // Serve accepts connections on ln, which it closes in the end, until Shutdown
 // (then it returns nil) or until ln fails for good. A lack of descriptors or
 // memory is waited out.
-func (s *Server) Serve(ln net.Listener) error {
+func (s *Server) Serve(ln net.Listener) error { return s.ServeFor(ln, nil) }
+
+// ServeFor is Serve for the clients of one owner, whom Session is told.
+func (s *Server) ServeFor(ln net.Listener, owner any) error {
 	s.init()
 	defer ln.Close()
 	if !s.listen(ln) {
@@ -196,7 +224,8 @@ func (s *Server) Serve(ln net.Listener) error {
 		switch {
 		case err == nil:
 			pause.reset()
-			s.open(c)
+			s.open(c, owner)
+			s.pace()
 		case s.isDraining():
 			return nil
 		case !transient(err):
@@ -231,6 +260,18 @@ func (b *backoff) wait() {
 	time.Sleep(b.next)
 }
 
+// pace waits until another connection may be accepted.
+func (s *Server) pace() {
+	if s.accept == nil {
+		return
+	}
+	now := mem.Now{Mono: time.Since(s.born)}
+	s.accept.Take(now, 1)
+	if wait := s.accept.Wait(now); wait > 0 {
+		time.Sleep(wait)
+	}
+}
+
 func (s *Server) listen(ln net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,27 +294,63 @@ func (s *Server) isDraining() bool {
 }
 
 // open starts the reader of a new connection.
-func (s *Server) open(nc net.Conn) {
+func (s *Server) open(nc net.Conn, owner any) {
 	s.count.accepted.Add(1)
 	c := newServerConn(s, nc)
-	s.mu.Lock()
-	ok := !s.draining && len(s.conns) < s.MaxConns
-	if ok {
-		s.conns[c] = struct{}{}
+	if s.Session != nil {
+		c.session = s.Session(owner)
 	}
-	s.mu.Unlock()
+	ok, hit := s.enter(c)
 	if !ok {
 		s.count.refused.Add(1)
+		if hit != NoLimit {
+			s.refused(hit, c.remote())
+		}
 		nc.Close()
 		return
 	}
 	go c.run()
 }
 
+// enter counts a new connection in, unless the server drains or has as many as
+// it may.
+func (s *Server) enter(c *serverConn) (ok bool, hit Limit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.draining:
+		return false, NoLimit
+	case len(s.conns) >= s.MaxConns:
+		return false, LimitConnections
+	}
+	if hit := s.unknown.enter(c.source, s.MaxUnidentified, s.MaxUnidentifiedSource); hit != NoLimit {
+		return false, hit
+	}
+	s.conns[c] = struct{}{}
+	return true, NoLimit
+}
+
+// refused tells of a refusal.
+func (s *Server) refused(l Limit, remote string) {
+	if s.Refused != nil {
+		s.Refused(l, remote)
+	}
+}
+
+// identified counts c as one that has said Hello.
+func (s *Server) identified(c *serverConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unknown.leave(c.source)
+}
+
 // closed forgets a connection that has ended.
 func (s *Server) closed(c *serverConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !c.greeted {
+		s.unknown.leave(c.source)
+	}
 	delete(s.conns, c)
 	if s.draining && len(s.conns) == 0 {
 		close(s.empty)

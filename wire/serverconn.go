@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -44,6 +45,9 @@ type serverConn struct {
 	budget *mem.Budget   // of this connection
 	gone   chan struct{} // closed when the connection has ended
 
+	source  netip.Addr
+	session any // the handler's, for all its calls
+
 	inFlight atomic.Int32 // calls whose answer has not been sent
 	waiting  atomic.Bool  // the reader waits for inFlight to fall
 	fell     sync.Cond    // on out.mu
@@ -57,8 +61,9 @@ type serverConn struct {
 	resting  bool // the deadline is that of a long silence
 	rested   bool // it has been so before
 	later    []Later
-	laterOf  API // whose requests put it off
-	charged  int // bytes from the budgets for the frame at the front
+	laterOf  API           // whose requests put it off
+	charged  int           // bytes from the budgets for the frame at the front
+	pause    time.Duration // not read for that long
 	deadline time.Time
 	framed   int  // length of the frame the deadline was made for, 0: an idle one
 	starved  bool // it was waiting for the peer when the drain began
@@ -71,6 +76,7 @@ func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c.fell.L = &c.out.mu
 	c.out.init(c.sock, s.replies, c, &s.traffic)
 	c.in.init(c.sock, s.requests)
+	c.source = sourceOf(nc.RemoteAddr())
 	return c
 }
 
@@ -161,6 +167,9 @@ func (c *serverConn) serveBuffered() (need int, err error) {
 		if err != nil || !more {
 			return need, err
 		}
+		if c.pause > 0 {
+			c.holdOff()
+		}
 	}
 }
 
@@ -179,11 +188,10 @@ func (c *serverConn) step() (need int, more bool, err error) {
 		return 0, false, err
 	}
 	h := parseRequestHeader(c.in.peek(requestLen))
-	if c.charged == 0 && !c.charge(int64(n)) {
-		c.refuse(h, n)
+	if hit := c.charge(c.in.claim(n)); hit != NoLimit {
+		c.refuse(h, n, hit)
 		return 0, true, nil
 	}
-	c.charged = n
 	if c.in.have() < n {
 		c.in.reserve(n)
 		return n, false, nil
@@ -201,16 +209,22 @@ func (c *serverConn) maxFrame() int {
 	return c.server.MaxFrame
 }
 
-// charge takes n bytes from the connection's and the process's budgets.
-func (c *serverConn) charge(n int64) bool {
-	if !c.budget.TryTake(n) {
-		return false
+// charge has the frame at the front charged for n bytes, from the connection's
+// and the process's budgets, or says which of them has too few left.
+func (c *serverConn) charge(n int) Limit {
+	more := int64(n - c.charged)
+	if more <= 0 {
+		return NoLimit
 	}
-	if !c.server.Budget.TryTake(n) {
-		c.budget.Give(n)
-		return false
+	if !c.budget.TryTake(more) {
+		return LimitConnectionMemory
 	}
-	return true
+	if !c.server.Budget.TryTake(more) {
+		c.budget.Give(more)
+		return LimitMemory
+	}
+	c.charged = n
+	return NoLimit
 }
 
 func (c *serverConn) discharge(n int64) {
@@ -218,13 +232,23 @@ func (c *serverConn) discharge(n int64) {
 	c.server.Budget.Give(n)
 }
 
-// refuse answers BUSY to the frame at the front without taking memory for it.
-func (c *serverConn) refuse(h requestHeader, n int) {
+// noMemory says which budget has too little left.
+var noMemory = map[Limit]string{
+	LimitMemory:           "no memory for the request: all connections together hold as many bytes of requests as they may",
+	LimitConnectionMemory: "no memory for the request: the connection holds as many bytes of requests as it may",
+}
+
+// refuse answers BUSY to the frame at the front without taking more memory for
+// it; what had arrived of it is given up.
+func (c *serverConn) refuse(h requestHeader, n int, hit Limit) {
 	c.server.count.busy.Add(1)
+	c.server.refused(hit, c.remote())
+	c.discharge(int64(c.charged))
+	c.charged = 0
 	c.in.skip(n)
 	c.inFlight.Add(1)
 	b := c.server.replies.Get(replyBuf)
-	b.B = AppendText(b.B[:responseLen], "no memory for the request")
+	b.B = AppendText(b.B[:responseLen], noMemory[hit])
 	putResponseHeader(b.B, responseHeader{correlation: h.correlation, code: CodeBusy, throttle: retryBusy}, 0)
 	c.send(parcel{buf: b, calls: 1})
 }
@@ -282,8 +306,25 @@ func (c *serverConn) hello(call *Call) error {
 	}
 	r := c.server.helloResponse()
 	call.Reply(&r)
+	if !c.greeted {
+		c.server.identified(c)
+	}
 	c.greeted, c.deadline = true, time.Time{}
 	return nil
+}
+
+// holdOff sends what is ready and reads nothing for as long as a call asked for.
+func (c *serverConn) holdOff() {
+	c.catchUp()
+	c.flush()
+	timer := time.NewTimer(c.pause)
+	defer timer.Stop()
+	c.pause = 0
+	select {
+	case <-timer.C:
+	case <-c.gone:
+	}
+	c.holding = c.out.take()
 }
 
 // awaitRoom waits while too many calls are in flight.
