@@ -3,6 +3,7 @@ package mem
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // A Queue is the bounded mailbox of something that one goroutine at a time may
@@ -29,6 +30,7 @@ type Queue[T any] struct {
 	mu       sync.Mutex
 	items    []T
 	capacity int
+	depth    atomic.Int32 // len(items), for who only looks
 	turn     turn
 	holder   uint64     // goroutine that holds the turn, when Checked
 	given    *sync.Cond // the turn was handed to the owner, or the queue closed
@@ -76,6 +78,7 @@ func (q *Queue[T]) Push(v T) (ok, mine bool) {
 		return false, false
 	}
 	q.items = append(q.items, v)
+	q.depth.Store(int32(len(q.items)))
 	return true, q.take()
 }
 
@@ -151,6 +154,7 @@ func (q *Queue[T]) pop(dst []T) []T {
 	dst = append(dst, q.items...)
 	clear(q.items) // what they point to is the popper's alone
 	q.items = q.items[:0]
+	q.depth.Store(0)
 	if cap(q.items) > keepItems && n < cap(q.items)/4 {
 		q.items = nil
 	}
@@ -222,9 +226,5 @@ func (q *Queue[T]) Close() {
 	q.given.Signal()
 }
 
-// Len returns the number of items queued.
-func (q *Queue[T]) Len() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.items)
-}
+// Len returns the number of items queued. It waits for nobody.
+func (q *Queue[T]) Len() int { return int(q.depth.Load()) }

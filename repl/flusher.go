@@ -22,11 +22,13 @@ type directory struct {
 	set     *Set
 	janitor janitor
 
-	slow   atomic.Bool           // a flush is late
-	failed atomic.Pointer[error] // once, for good
-	dead   chan struct{}         // closed then
-	loops  sync.WaitGroup        // the janitor's
-	asked  chan struct{}         // taken by the janitor each time it comes round
+	slow    atomic.Bool           // a flush is late
+	delay   atomic.Int64          // what the flush or append that runs longest has taken, when watch last looked
+	trouble mem.Breaker           // refuses writes while delay is too long
+	failed  atomic.Pointer[error] // once, for good
+	dead    chan struct{}         // closed then
+	loops   sync.WaitGroup        // the janitor's
+	asked   chan struct{}         // taken by the janitor each time it comes round
 
 	mu      sync.Mutex
 	running []flight
@@ -160,7 +162,9 @@ func (d *directory) watch(now mem.Now) {
 	if err := d.dir.Failed(); err != nil {
 		d.fail(err)
 	}
-	took := now.Mono - d.oldest(now)
+	oldest := d.oldest(now)
+	d.delay.Store(int64(now.Mono - min(oldest, d.appending(now))))
+	took := now.Mono - oldest
 	late := took > c.SlowAfter
 	if was := d.slow.Swap(late); late && !was {
 		d.set.event(Event{Kind: DirectorySlow, Dir: d.dir, Took: took})

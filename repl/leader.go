@@ -68,12 +68,9 @@ func (l *leader) stage(w *Write, now mem.Now, slow bool) error {
 	return nil
 }
 
-// write appends all staged batches with one call. After an error none of them
+// write appends all staged batches, of which there is one at least, with one call. After an error none of them
 // is in the log, unless the disk did not do as told.
 func (l *leader) write(now mem.Now) error {
-	if len(l.batches) == 0 {
-		return nil
-	}
 	n := int64(len(l.batches))
 	at, err := l.log.Append(l.batches, l.epoch, now)
 	clear(l.batches)
@@ -179,7 +176,7 @@ func definite(err error) error {
 	}
 	answer := &wire.Error{Code: code, Message: err.Error()}
 	if code == wire.CodeDiskFull {
-		answer.RetryAfter = time.Second
+		answer.RetryAfter, answer.Limit = time.Second, wire.LimitDiskFull
 	}
 	return answer
 }

@@ -44,6 +44,8 @@ type Partition struct {
 	broken   atomic.Pointer[error]              // what panicked outside of a turn
 	captured atomic.Pointer[storage.Checkpoint] // the holder leaves it for the janitor
 	changed  atomic.Bool                        // there is something a recovery point does not know
+	writing  atomic.Int64                       // since when an append runs, on the monotonic clock; 0: none does
+	pressure mem.Breaker                        // refuses while the inbox is nearly full
 
 	unheard bool // the janitor's: a proof that the holder has not heard of
 
@@ -306,12 +308,12 @@ func (p *Partition) unable() error {
 }
 
 var (
-	errQueueFull        = &wire.Error{Code: wire.CodeBusy, Message: "the partition's queue is full", RetryAfter: 50 * time.Millisecond}
-	errTooManyAcks      = &wire.Error{Code: wire.CodeBusy, Message: "too many writes of the partition wait for their acknowledgement", RetryAfter: 200 * time.Millisecond}
-	errDiskSlow         = &wire.Error{Code: wire.CodeDiskSlow, Message: "the disk does not keep up", RetryAfter: time.Second}
-	errTooManyParked    = &wire.Error{Code: wire.CodeBusy, Message: "too many fetches wait on the partition", RetryAfter: 200 * time.Millisecond}
-	errTooManyProducers = &wire.Error{Code: wire.CodeBusy, Message: "the partition knows as many producers as it may", RetryAfter: time.Second}
-	errTooManyTrims     = &wire.Error{Code: wire.CodeBusy, Message: "too many trims of the partition wait", RetryAfter: time.Second}
+	errQueueFull        = &wire.Error{Code: wire.CodeBusy, Message: "the partition's queue is full", RetryAfter: 50 * time.Millisecond, Limit: wire.LimitPartitionQueue}
+	errTooManyAcks      = &wire.Error{Code: wire.CodeBusy, Message: "too many writes of the partition wait for their acknowledgement", RetryAfter: 200 * time.Millisecond, Limit: wire.LimitPartitionAcks}
+	errDiskSlow         = &wire.Error{Code: wire.CodeDiskSlow, Message: "the disk does not keep up", RetryAfter: time.Second, Limit: wire.LimitDiskSlow}
+	errTooManyParked    = &wire.Error{Code: wire.CodeBusy, Message: "too many fetches wait on the partition", RetryAfter: 200 * time.Millisecond, Limit: wire.LimitPartitionParked}
+	errTooManyProducers = &wire.Error{Code: wire.CodeBusy, Message: "the partition knows as many producers as it may", RetryAfter: time.Second, Limit: wire.LimitPartitionProducers}
+	errTooManyTrims     = &wire.Error{Code: wire.CodeBusy, Message: "too many trims of the partition wait", RetryAfter: time.Second, Limit: wire.LimitPartitionTrims}
 	errAckTimeout       = &wire.Error{Code: wire.CodeTimeout, Message: "the write is in the log, its acknowledgement did not come in time"}
 	errShutdown         = &wire.Error{Code: wire.CodeShuttingDown, Message: "the broker stops", RetryAfter: 200 * time.Millisecond}
 	errDropped          = &wire.Error{Code: wire.CodeNotLeader, Message: "the partition is not on this node any more"}

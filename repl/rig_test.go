@@ -1,6 +1,7 @@
 package repl
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -93,6 +94,14 @@ func (r *rig) do(args []string) {
 	switch args[0] {
 	case "produce":
 		r.produce(rest)
+	case "admit":
+		var e *wire.Error
+		switch err := r.p.Admit(r.now()); {
+		case errors.As(err, &e):
+			r.note("%v,%v,%v", e.Limit, e.Code, e.RetryAfter)
+		default:
+			r.note("%v", err)
+		}
 	case "turn":
 		r.p.Turn(r.now())
 		if n := r.bodies.Stats().Live; n != 0 {

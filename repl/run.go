@@ -30,7 +30,7 @@ func (s *Set) runTimers(ctx context.Context) {
 		now := s.config.Clock.Now()
 		next := s.wheel.Advance(now.Mono)
 		s.watch(now)
-		wait := s.config.SlowAfter / 2
+		wait := min(s.config.SlowAfter, s.config.RefuseAfter) / 2
 		if next >= 0 {
 			wait = min(wait, next-now.Mono)
 		}

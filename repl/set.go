@@ -33,11 +33,16 @@ type SetConfig struct {
 	Flushers   int           // fdatasyncs at once in a directory; 8
 	SlowAfter  time.Duration // a flush that takes longer makes its directory slow; 1 s
 	FailAfter  time.Duration // a flush that takes longer ends its directory; 30 s
-	PointEvery time.Duration // recovery points are written at most so often; 1 s
-	TidyEvery  time.Duration // retention and idle rolls are looked at so often; 10 s
+	// RefuseAfter is how long a flush or an append may take before writes to the
+	// directory are refused, DISK_SLOW; 5 s. See Partition.Admit.
+	RefuseAfter time.Duration
+	PointEvery  time.Duration // recovery points are written at most so often; 1 s
+	TidyEvery   time.Duration // retention and idle rolls are looked at so often; 10 s
 
 	Log     *slog.Logger // none: discarded
 	OnEvent func(Event)  // called from anywhere, turns included: it must only note the event
+
+	slowRule mem.BreakerRule // of RefuseAfter
 }
 
 func (c SetConfig) filled() SetConfig {
@@ -48,6 +53,8 @@ func (c SetConfig) filled() SetConfig {
 	c.Flushers = cmp.Or(c.Flushers, 8)
 	c.SlowAfter = cmp.Or(c.SlowAfter, time.Second)
 	c.FailAfter = cmp.Or(c.FailAfter, 30*time.Second)
+	c.RefuseAfter = cmp.Or(c.RefuseAfter, 5*time.Second)
+	c.slowRule = slowRule(c.RefuseAfter)
 	c.PointEvery = cmp.Or(c.PointEvery, time.Second)
 	c.TidyEvery = cmp.Or(c.TidyEvery, 10*time.Second)
 	if c.Log == nil {

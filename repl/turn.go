@@ -69,7 +69,12 @@ func (p *Partition) stage(now mem.Now) {
 
 // write appends what was staged.
 func (p *Partition) write(now mem.Now) {
+	if len(p.leader.batches) == 0 {
+		return
+	}
+	p.writing.Store(max(int64(now.Mono), 1))
 	err := p.leader.write(now)
+	p.writing.Store(0)
 	if err == nil {
 		return
 	}
@@ -212,6 +217,7 @@ func (p *Partition) isolate() {
 		return
 	}
 	why := p.panicked("turn", v)
+	p.writing.Store(0)
 	// Whatever is answered is taken off its list before the call, so each
 	// attempt gets farther, even if it is an answer that panics.
 	for !p.bury(why) {

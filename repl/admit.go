@@ -1,0 +1,58 @@
+package repl
+
+import (
+	"time"
+
+	"github.com/teralog/teralog/mem"
+)
+
+// Admit says whether a write may be produced now. The error is a refusal, which
+// is definite: BUSY while the mailbox is nearly full, DISK_SLOW while the disk
+// takes too long. Asking first spares the mailbox, which otherwise takes what
+// fits and refuses the rest as it happens to come. Where all is well it costs a
+// few loads.
+func (p *Partition) Admit(now mem.Now) error {
+	c := &p.set.config
+	if wait := p.dir.trouble.Admit(&c.slowRule, now, p.dir.delay.Load()); wait > 0 {
+		e := *errDiskSlow
+		e.RetryAfter = wait
+		return &e
+	}
+	bytes, tasks := p.queued.Used(), p.inbox.Len()
+	if bytes < c.QueueBytes/openFrom && tasks < c.QueueLimit/openFrom && p.pressure.Closed() {
+		return nil
+	}
+	fill := max(bytes*100/c.QueueBytes, int64(tasks)*100/int64(c.QueueLimit))
+	if wait := p.pressure.Admit(&queueRule, now, fill); wait > 0 {
+		e := *errQueueFull
+		e.RetryAfter = wait
+		return &e
+	}
+	return nil
+}
+
+// queueRule goes by the per cent of a mailbox that are taken. Its times are
+// short: a mailbox that is full holds less than a second's work, and while
+// nothing is let in it runs dry.
+var queueRule = mem.BreakerRule{Open: 80, Close: 20, Hold: 50 * time.Millisecond, Probe: time.Millisecond}
+
+// openFrom is the part of a mailbox below which nobody works out per cents.
+const openFrom = 2
+
+// slowRule goes by what the append or flush that runs longest has taken so far.
+func slowRule(refuseAfter time.Duration) mem.BreakerRule {
+	return mem.BreakerRule{Open: int64(refuseAfter), Close: int64(refuseAfter / 4), Hold: refuseAfter, Probe: refuseAfter / 10}
+}
+
+// appending returns when the append to the directory that runs longest began;
+// now if none runs. An append that hangs ends no directory, but is as good a
+// sign of a slow disk as a flush.
+func (d *directory) appending(now mem.Now) time.Duration {
+	since := now.Mono
+	for _, p := range d.set.Partitions() {
+		if at := time.Duration(p.writing.Load()); at != 0 && p.dir == d {
+			since = min(since, at)
+		}
+	}
+	return since
+}
