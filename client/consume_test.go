@@ -103,6 +103,19 @@ func TestRange(t *testing.T) {
 		f("t", AtTime(AppendTime, 1001), AtTime(AppendTime, 9999), upTo(3, 10)...)
 		f("t", AtTime(AppendTime, 2000), End())
 		f("none", Start(), End())
+		// Who goes on from where a range ended finds the rest of its last batch.
+		if err := x.Assign(t.Context(), "t", 0, Range{At(4), At(7)}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := offsetsOf(t, x); err != nil || len(got) != 3 {
+			t.Fatal(got, err)
+		}
+		if next, _, err := x.Position("t", 0); err != nil || next != 7 {
+			t.Fatalf("after a range up to offset 7 the position is %d, %v", next, err)
+		}
+		if err := x.Unassign("t", 0); err != nil {
+			t.Fatal(err)
+		}
 		f("none", Greatest(), End())
 		f("none", AtTime(EventTime, 0), AtTime(EventTime, 100))
 	})

@@ -145,9 +145,18 @@ func (c *cursor) answer(r *wire.FetchResult, f *frame) error {
 	}
 	c.ask = r.Next
 	if len(c.chunks) == 0 {
-		c.pos = c.ask
+		c.reach(c.ask)
 	}
 	return nil
+}
+
+// reach moves the position up to o, but not beyond the range: who goes on from
+// its end must find there what the range left out of the last batch.
+func (c *cursor) reach(o wire.Offset) {
+	if c.stop != noStop {
+		o = min(o, c.stop)
+	}
+	c.pos = max(c.pos, o)
 }
 
 // check walks the batches of an answer: they must be of this partition, follow
@@ -202,7 +211,7 @@ func (c *cursor) readable(drop func(chunk)) wire.Batch {
 	for len(c.chunks) > 0 {
 		k := &c.chunks[0]
 		if c.ended() || len(k.data) == 0 {
-			c.pos = max(c.pos, k.next)
+			c.reach(k.next)
 			c.shift(drop)
 			continue
 		}
@@ -222,7 +231,8 @@ func (c *cursor) shift(drop func(chunk)) {
 // advance says that records of b, the readable batch, were returned up to
 // offset o (exclusive).
 func (c *cursor) advance(b wire.Batch, o wire.Offset) {
-	c.pos, c.seen = max(c.pos, o), b.LeaderEpoch()
+	c.reach(o)
+	c.seen = b.LeaderEpoch()
 }
 
 // passed says that b was returned to its end.
