@@ -81,10 +81,11 @@ type Broker struct {
 	wheel *mem.Wheel
 	hosts hosts // what of the metadata is true on disk here
 
-	ready chan *fetch            // parked fetches to look at again
-	work  chan job               // look-ups that read the disk, and decoding
-	lot   lot                    // where parked fetches stand
-	addr  atomic.Pointer[string] // told to clients
+	ready    chan *fetch            // parked fetches to look at again
+	work     chan job               // look-ups that read the disk, and decoding
+	lot      lot                    // where parked fetches stand
+	searches *mem.Budget            // look-ups of records by the console
+	addr     atomic.Pointer[string] // told to clients
 
 	followers atomic.Int32 // of the events
 
@@ -113,12 +114,13 @@ const (
 func New(c Config, e Env) (*Broker, error) {
 	b := &Broker{
 		config: c, env: e, log: e.Log,
-		wheel: mem.NewWheel(),
-		ready: make(chan *fetch, maxParked),
-		work:  make(chan job, maxWork),
-		fatal: make(chan error, 1),
-		hangs: make(chan struct{}),
-		lot:   lot{max: maxParked},
+		wheel:    mem.NewWheel(),
+		ready:    make(chan *fetch, maxParked),
+		work:     make(chan job, maxWork),
+		fatal:    make(chan error, 1),
+		hangs:    make(chan struct{}),
+		lot:      lot{max: maxParked},
+		searches: mem.NewBudget(maxSearches),
 	}
 	began := b.time().Mono
 	if err := b.open(); err != nil {

@@ -19,6 +19,7 @@ type Config struct {
 	Listen         string      // host:port; port 0 picks a free one
 	Advertise      string      // address told to clients; empty: the one listened on
 	HTTP           string      // host:port of the operator's view; empty: none
+	HTTPRecords    string      // who may see records there: local, on or off
 	Node           wire.NodeID
 	PeerListen     string     // host:port for the other nodes; empty: this node's address in Peers
 	Peers          []PeerAddr // all nodes that keep the metadata, this one included, by number; none: this one alone
@@ -44,6 +45,7 @@ func DefaultConfig() Config {
 	return Config{
 		DataDirs:       []string{"teralog-data"},
 		Listen:         "127.0.0.1:7400",
+		HTTPRecords:    recordsLocal,
 		Node:           1,
 		MaxConnections: 20_000,
 		Memory:         512 << 20,

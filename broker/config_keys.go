@@ -47,8 +47,10 @@ var Keys = []Key{
 		setLostDirs, func(c *Config) string { return joinUUIDs(c.LostDirs) }),
 	addr("listen", "address to accept clients on; port 0 picks a free one", func(c *Config) *string { return &c.Listen }),
 	optionalAddr("advertise", "address told to clients, where it differs from the one listened on", func(c *Config) *string { return &c.Advertise }),
-	optionalAddr("http", "address to serve /metrics, /healthz, /events and /config on, unencrypted and open to whoever reaches it; empty: nowhere",
+	optionalAddr("http", "address to serve the console, /metrics, /healthz, /events and /config on, unencrypted and open to whoever reaches it; empty: nowhere",
 		func(c *Config) *string { return &c.HTTP }),
+	key("http-records", "who may see records on the console: local (who connects from this machine by its loopback address), on (whoever reaches http) or off", setHTTPRecords,
+		func(c *Config) string { return c.HTTPRecords }),
 	key("node", "number of this node, from 1", setNode, func(c *Config) string { return strconv.Itoa(int(c.Node)) }),
 	key("peers", "all nodes that keep the metadata together, this one included, as 1@host:port,2@host:port; empty: this one alone", setPeers,
 		func(c *Config) string { return joinPeers(c.Peers) }),
@@ -149,6 +151,15 @@ func setNode(c *Config, s string) error {
 	}
 	c.Node = wire.NodeID(n)
 	return nil
+}
+
+func setHTTPRecords(c *Config, s string) error {
+	switch s {
+	case recordsLocal, recordsOn, recordsOff:
+		c.HTTPRecords = s
+		return nil
+	}
+	return fmt.Errorf("%q is none of local, on and off", s)
 }
 
 // setPeers reads "1@host:port,2@host:port".

@@ -22,6 +22,13 @@ var pages = []page{
 	{"/metrics", (*Broker).serveMetrics},
 	{"/config", (*Broker).serveConfig},
 	{"/events", (*Broker).serveEvents},
+	{"/{$}", (*Broker).serveConsole},
+	{"/console/{file}", (*Broker).serveConsoleFile},
+	{"/api/overview", api((*Broker).overview)},
+	{"/api/topics", api((*Broker).listTopics)},
+	{"/api/partitions", api((*Broker).listPartitions)},
+	{"/api/records", api((*Broker).searchRecords)},
+	{"/api/value", (*Broker).serveValue},
 }
 
 // maxViewers bounds the connections to the operator's view, inclusive; further

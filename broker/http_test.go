@@ -219,7 +219,11 @@ func TestView(t *testing.T) {
 	f("GET", "/config", 200, "data-dir = data")
 	f("GET", "/config", 200, "# default\n")
 	f("POST", "/config", 405, "")
-	f("GET", "/", 404, "")
+	f("GET", "/", 200, "<title>Teralog</title>")
+	f("POST", "/", 405, "")
+	f("GET", "/api/overview", 200, `"ready":true`)
+	f("PUT", "/api/records", 405, "")
+	f("GET", "/none", 404, "")
 	f("GET", "/debug/pprof/", 404, "") // importing pprof anywhere would open it
 }
 

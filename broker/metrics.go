@@ -102,6 +102,7 @@ type scrape struct {
 	b          *Broker
 	server     wire.ServerStats
 	partitions int
+	serving    int        // of these, in service
 	future     int        // of these, with event times that cannot be
 	queued     repl.Stats // summed up over all partitions
 }
@@ -111,6 +112,9 @@ func newScrape(b *Broker) *scrape {
 	for _, p := range b.set.Partitions() {
 		of := p.Stats()
 		s.partitions++
+		if p.View().Err == nil {
+			s.serving++
+		}
 		if v := p.View().Log; wire.FutureTime(v.GreatestTime(), v.LastAppendTime()) {
 			s.future++
 		}

@@ -33,15 +33,18 @@ var arrows = map[string][]string{
 	"bench":      {"client", "wire", "mem", "golang.org/x/sys"},
 	"sim":        {"broker", "coord", "repl", "raft", "storage", "wire", "mem", "client", "bench"},
 	"sim/script": {},
+
+	"broker/pagetest": {}, // tests only
 }
 
 // testArrows says what the tests of a room may import beyond its own arrows.
 // Every test may import sim/script.
 var testArrows = map[string][]string{
-	"client":     {"broker", "storage"},
-	"client/cli": {"broker", "storage"},
-	"bench":      {"broker", "storage"},
-	"sim":        {"golang.org/x/sys"}, // mounts
+	"client":          {"broker", "storage"},
+	"client/cli":      {"broker", "storage"},
+	"bench":           {"broker", "storage"},
+	"broker/pagetest": {"broker", "client", "wire"},
+	"sim":             {"golang.org/x/sys"}, // mounts
 }
 
 // httpRooms are the rooms in which net/http may stand.
