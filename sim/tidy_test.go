@@ -33,12 +33,13 @@ var arrows = map[string][]string{
 	"bench":      {"client", "wire", "mem", "golang.org/x/sys"},
 	"sim":        {"broker", "coord", "repl", "raft", "storage", "wire", "mem", "client", "bench"},
 	"sim/script": {},
+	"sim/testca": {},
 
 	"broker/pagetest": {}, // tests only
 }
 
 // testArrows says what the tests of a room may import beyond its own arrows.
-// Every test may import sim/script.
+// Every test may import sim/script and sim/testca.
 var testArrows = map[string][]string{
 	"client":          {"broker", "storage"},
 	"client/cli":      {"broker", "storage"},
@@ -121,7 +122,7 @@ func allowed(room, imp string, test bool) bool {
 	}
 	list := arrows[room]
 	if test {
-		list = slices.Concat(list, testArrows[room], []string{room, "sim/script"})
+		list = slices.Concat(list, testArrows[room], []string{room, "sim/script", "sim/testca"})
 	}
 	return slices.ContainsFunc(list, func(ok string) bool {
 		return imp == ok || strings.Contains(ok, ".") && strings.HasPrefix(imp, ok+"/")

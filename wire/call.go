@@ -165,6 +165,9 @@ func (c *Call) Remote() string {
 	return c.conn.remote()
 }
 
+// Encrypted reports whether the request came by TLS.
+func (c *Call) Encrypted() bool { return c.conn != nil && c.conn.sock.tls != nil }
+
 // Cancelled is closed when the connection has ended, so that nobody waits for
 // the answer. It must be given nevertheless.
 func (c *Call) Cancelled() <-chan struct{} {

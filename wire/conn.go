@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -37,6 +38,10 @@ type Dialer interface {
 type DialOptions struct {
 	Client   string // what we call ourselves
 	Software string // our program and version
+
+	// TLS encrypts the connection; nil does not. Without a ServerName that of the
+	// certificate must be the host dialled.
+	TLS *tls.Config
 
 	Pool        *mem.Pool     // requests and responses; default a pool shared by all connections
 	MaxResponse int           // greatest response frame taken, inclusive, 64 MiB less 4
@@ -110,7 +115,7 @@ type Conn struct {
 // response, so that a refusal of one by the transport is known for what it is.
 const oneWay = 1 << 31
 
-// Dial connects to addr and says Hello; ctx bounds both.
+// Dial connects to addr and says Hello; ctx bounds it all.
 func Dial(ctx context.Context, d Dialer, addr string, o DialOptions) (*Conn, error) {
 	if o.Pool == nil {
 		o.Pool = dialPool
@@ -122,6 +127,11 @@ func Dial(ctx context.Context, d Dialer, addr string, o DialOptions) (*Conn, err
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	if o.TLS != nil {
+		if nc, err = dialTLS(ctx, nc, addr, o); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
+		}
 	}
 	c := newConn(nc, o)
 	if err := c.Do(ctx, &HelloRequest{Client: o.Client, Software: o.Software}, &c.hello); err != nil {

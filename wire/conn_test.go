@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -325,10 +326,12 @@ func TestCancelledWhileSending(t *testing.T) {
 // TestIdleConnectionClosed has the server close a connection that nobody
 // reads: the next call must know that it never left, and the server is not
 // kept from shutting down.
-func TestIdleConnectionClosed(t *testing.T) {
+func TestIdleConnectionClosed(t *testing.T) { both(t, testIdleConnectionClosed) }
+
+func testIdleConnectionClosed(t *testing.T, k kind) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, async := range []bool{false, true} {
-			b := newBed(t, echo, nil)
+			b := newBedOf(t, k, echo, nil)
 			c := b.dial()
 			ask(context.Background(), c, 3, false).wantOK(t, 3)
 			time.Sleep(time.Minute)
@@ -350,10 +353,12 @@ func TestIdleConnectionClosed(t *testing.T) {
 // TestOutcomes cuts the connection after each byte in each direction: a call
 // that says it was not sent must not have been served, one that was served
 // must not say so.
-func TestOutcomes(t *testing.T) {
+func TestOutcomes(t *testing.T) { both(t, testOutcomes) }
+
+func testOutcomes(t *testing.T, k kind) {
 	synctest.Test(t, func(t *testing.T) {
 		var served atomic.Int32
-		b := newBed(t, handlerFunc(func(c *Call) {
+		b := newBedOf(t, k, handlerFunc(func(c *Call) {
 			served.Add(1)
 			echo(c)
 		}), nil)
@@ -361,7 +366,7 @@ func TestOutcomes(t *testing.T) {
 		f := func(up, down int64) {
 			t.Helper()
 			b.net.CutAfter(testAddr, up, down)
-			c, err := Dial(context.Background(), b.net, testAddr, DialOptions{Pool: b.client})
+			c, err := Dial(context.Background(), b.net, testAddr, DialOptions{Pool: b.client, TLS: b.tls})
 			if err != nil {
 				if !errors.Is(err, ErrNotSent) {
 					t.Fatalf("cut after %d, %d: dial: %v", up, down, err)
@@ -395,11 +400,22 @@ func TestOutcomes(t *testing.T) {
 			b.wantNoBuffers()
 		}
 
-		for n := range int64(100) {
-			f(n, -1)
+		// Most of a handshake is passed over: nothing is sent before its end.
+		dialled := func(up, down int64) bool {
+			b.net.CutAfter(testAddr, up, down)
+			c, err := Dial(context.Background(), b.net, testAddr, DialOptions{Pool: b.client, TLS: b.tls})
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		}
+		up := int64(sort.Search(8<<10, func(n int) bool { return dialled(int64(n), -1) }))
+		down := int64(sort.Search(8<<10, func(n int) bool { return dialled(-1, int64(n)) }))
+		for n := range int64(130) {
+			f(max(up-50, 0)+n, -1)
 		}
 		for n := range int64(200) {
-			f(-1, n)
+			f(-1, max(down-100, 0)+n)
 		}
 		if notSent == 0 || lost == 0 {
 			t.Errorf("%d calls not sent, %d lost", notSent, lost)
@@ -712,9 +728,11 @@ func scatter(c *Call) {
 	}
 }
 
-func TestStorm(t *testing.T) {
+func TestStorm(t *testing.T) { both(t, testStorm) }
+
+func testStorm(t *testing.T, k kind) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed(t, handlerFunc(scatter), nil)
+		b := newBedOf(t, k, handlerFunc(scatter), nil)
 		b.net.SetDelay(300 * time.Microsecond)
 		storm(t, b.dial, 300)
 	})
@@ -723,7 +741,9 @@ func TestStorm(t *testing.T) {
 // TestHeld sends requests whose batches lie in buffers of their own among such
 // as are copied, over a network that takes a little at a time, and expects
 // the same bytes either way; and all buffers back in the end.
-func TestHeld(t *testing.T) {
+func TestHeld(t *testing.T) { both(t, testHeld) }
+
+func testHeld(t *testing.T, k kind) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := fakeServer(t)
 		pool := mem.NewPool("held")

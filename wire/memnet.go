@@ -217,6 +217,26 @@ func (c *memConn) TryWrite(b []byte) (int, error) {
 	return c.out.put(b)
 }
 
+// TryRead reads what has arrived without waiting; with nothing the error is
+// os.ErrDeadlineExceeded.
+func (c *memConn) TryRead(b []byte) (int, error) {
+	p := c.in
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.noReader:
+		return 0, net.ErrClosed
+	case !p.stalled && len(p.parts) > 0 && time.Until(p.parts[0].at) <= 0:
+		return p.get(b), nil
+	case p.stalled || len(p.parts) > 0:
+	case p.err != nil:
+		return 0, p.err
+	case p.ended:
+		return 0, io.EOF
+	}
+	return 0, os.ErrDeadlineExceeded
+}
+
 // Ended reports whether the peer has ended the connection and nothing is left
 // to read.
 func (c *memConn) Ended() bool {

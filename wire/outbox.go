@@ -329,12 +329,19 @@ func (o *outbox) sendRange(f *FileRange, block bool) (ok bool, err error) {
 	}
 	n, ok, wait, err := o.sock.sendFile(f, o.fileOff, int(min(left, fragment)), block)
 	switch {
-	case wait, !ok && !block:
-		return false, nil
 	case ok:
 		o.count.file.Add(int64(n))
-	default:
+	case o.sock.tls != nil:
+		n, err = o.sock.tls.writeRange(f, o.fileOff, left, block)
+		o.count.copied.Add(int64(n))
+		wait = n == 0 && err == nil
+	case block:
 		n, err = o.copyRange(f, int(min(left, copyBuf)))
+	default:
+		wait = true
+	}
+	if wait {
+		return false, nil
 	}
 	if n == 0 && err == nil {
 		err = errShortRange
@@ -350,10 +357,7 @@ func (o *outbox) sendRange(f *FileRange, block bool) (ok bool, err error) {
 func (o *outbox) copyRange(f *FileRange, n int) (int, error) {
 	b := o.pool.Get(n)
 	defer b.Release()
-	if got, err := f.R.ReadAt(b.B, f.Off+o.fileOff); got < n {
-		if err == nil || err == io.EOF {
-			err = errShortRange
-		}
+	if err := readRange(f, o.fileOff, b.B); err != nil {
 		return 0, err
 	}
 	for sent := 0; sent < n; {
@@ -369,6 +373,18 @@ func (o *outbox) copyRange(f *FileRange, n int) (int, error) {
 	return n, nil
 }
 
+// readRange fills p with the bytes of f from the byte at off on.
+func readRange(f *FileRange, off int64, p []byte) error {
+	n, err := f.R.ReadAt(p, f.Off+off)
+	switch {
+	case n == len(p):
+		return nil
+	case err == nil || err == io.EOF:
+		return errShortRange
+	}
+	return err
+}
+
 // finish ends the parcel at the front; all of it has been sent.
 func (o *outbox) finish(p *parcel) {
 	o.owner.parcelSent(p)
@@ -379,9 +395,10 @@ func (o *outbox) finish(p *parcel) {
 
 // fail ends the outbox after a failed send. Holder only, who keeps the turn.
 func (o *outbox) fail(err error) {
+	parted := o.sock.tls != nil && o.sock.tls.parted // more may have left than was counted
 	o.mu.Lock()
 	for i, p := range o.sending[o.next:] {
-		if x := p.request; x != nil && x.id == p.id && (i > 0 || o.piece == 0 && o.off == 0) {
+		if x := p.request; x != nil && x.id == p.id && !parted && (i > 0 || o.piece == 0 && o.off == 0) {
 			x.left = false // no byte of it has
 		}
 	}

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -42,9 +43,14 @@ type loop struct {
 	server *Server
 	pool   *mem.Pool
 	client *mem.Pool
+	tls    *tls.Config // of the clients
 }
 
 func newLoop(t testing.TB, h Handler, change ...func(*Server)) *loop {
+	return newLoopOf(t, plaintext, h, change...)
+}
+
+func newLoopOf(t testing.TB, k kind, h Handler, change ...func(*Server)) *loop {
 	l := &loop{pool: mem.NewPool("server"), client: mem.NewPool("client")}
 	l.server = &Server{Handler: h, Hello: helloForTest, Requests: l.pool, Replies: l.pool}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +64,11 @@ func newLoop(t testing.TB, h Handler, change ...func(*Server)) *loop {
 		c(l.server)
 	}
 	served := make(chan error, 1)
-	go func() { served <- l.server.Serve(ln) }()
+	serve := l.server.Serve
+	if k == encrypted {
+		serve, l.tls = serveTLSOn(t, l.server)
+	}
+	go func() { served <- serve(ln) }()
 	t.Cleanup(func() {
 		if err := l.server.Shutdown(context.Background()); err != nil {
 			t.Error(err)
@@ -74,7 +84,7 @@ func newLoop(t testing.TB, h Handler, change ...func(*Server)) *loop {
 }
 
 func (l *loop) dial(t testing.TB) *Conn {
-	c, err := Dial(context.Background(), &net.Dialer{}, l.addr, DialOptions{Pool: l.client})
+	c, err := Dial(context.Background(), &net.Dialer{}, l.addr, DialOptions{Pool: l.client, TLS: l.tls})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -514,11 +524,13 @@ func TestAim(t *testing.T) {
 }
 
 func TestStormTCP(t *testing.T) {
-	l := newLoop(t, handlerFunc(scatter))
-	storm(t, func() *Conn { return l.dial(t) }, 200)
-	if n := left(l.client); n != 0 {
-		t.Errorf("%d buffers of the client are out", n)
-	}
+	both(t, func(t *testing.T, k kind) {
+		l := newLoopOf(t, k, handlerFunc(scatter))
+		storm(t, func() *Conn { return l.dial(t) }, 200)
+		if n := left(l.client); n != 0 {
+			t.Errorf("%d buffers of the client are out", n)
+		}
+	})
 }
 
 // left returns how many buffers of p are out for good: a reader gives its buffer
@@ -532,9 +544,11 @@ func left(p *mem.Pool) int64 {
 
 // TestLargeRequests sends frames of all sizes on one connection, so that the
 // reader goes through its buffer sizes, and compares what arrives.
-func TestLargeRequests(t *testing.T) {
+func TestLargeRequests(t *testing.T) { both(t, testLargeRequests) }
+
+func testLargeRequests(t *testing.T, k kind) {
 	var sums sync.Map
-	l := newLoop(t, handlerFunc(func(c *Call) {
+	l := newLoopOf(t, k, handlerFunc(func(c *Call) {
 		b := c.body[len(c.body)-8:]
 		sums.Store(Offset(len(c.body)), [2]byte{b[0], b[7]})
 		c.Reply(&ProduceResponse{})

@@ -43,7 +43,7 @@ type Server struct {
 	MaxUnidentified       int // 4,096: of a first frame of 8 KiB each, 32 MiB
 	MaxUnidentifiedSource int // 64
 
-	HelloTimeout time.Duration // from accept to Hello, 10 s
+	HelloTimeout time.Duration // from accept to Hello, the handshake of TLS included, 10 s
 	IdleTimeout  time.Duration // without any call in flight, 10 min; noticed at the latest 125 ms later
 	FrameTimeout time.Duration // for a frame to arrive, 30 s and 1 s for each 64 KiB of it
 	SendTimeout  time.Duration // for a response to make no progress, 30 s
@@ -54,6 +54,10 @@ type Server struct {
 	// Refused hears of each refusal the server makes by itself. It must only
 	// note it.
 	Refused func(l Limit, remote string)
+	// Unfit hears of each connection ended for how it began: reason is "tls" for a
+	// handshake that failed and for plaintext where TLS is spoken, "plaintext" for the
+	// reverse. It must only note it.
+	Unfit func(reason, remote string, err error)
 
 	Log *slog.Logger // default discards
 
@@ -75,11 +79,14 @@ type Server struct {
 	// backlog leave one for all others.
 	bulk *places
 
-	accept  *mem.Bucket // nil: no bound
-	born    time.Time
+	accept     *mem.Bucket // nil: no bound
+	born       time.Time
+	handshakes chan struct{} // full of those that compute: they, too, leave a processor for all others
+
 	traffic traffic
 	count   struct {
 		accepted, refused, requests, badFrames, busy, panics, timeouts atomic.Int64
+		handshakes, badHandshakes, spokeTLS                            atomic.Int64
 	}
 }
 
@@ -94,6 +101,10 @@ type ServerStats struct {
 	Panics    int64 // handlers that panicked
 	Timeouts  int64 // connections ended for sending or taking nothing
 	Writers   int64 // writer goroutines started
+
+	Handshakes    int64 // of TLS that ended well
+	BadHandshakes int64 // and those that did not, plaintext among them
+	SpokeTLS      int64 // connections ended for speaking TLS where nobody does
 
 	// Counted after the socket took them, when a client may have them already;
 	// those of a range before its Done.
@@ -117,6 +128,9 @@ func (s *Server) Stats() ServerStats {
 		Panics:        s.count.panics.Load(),
 		Timeouts:      s.count.timeouts.Load(),
 		Writers:       s.traffic.writers.Load(),
+		Handshakes:    s.count.handshakes.Load(),
+		BadHandshakes: s.count.badHandshakes.Load(),
+		SpokeTLS:      s.count.spokeTLS.Load(),
 		SentBytes:     s.traffic.plain.Load(),
 		SentFileBytes: s.traffic.file.Load(),
 		SentCopyBytes: s.traffic.copied.Load(),
@@ -161,7 +175,9 @@ func (s *Server) init() {
 			s.accept = mem.NewBucket(s.AcceptRate, max(s.AcceptRate/10, 1))
 		}
 		s.empty = make(chan struct{})
-		s.bulk = &places{taken: make(chan struct{}, max(runtime.GOMAXPROCS(0)-1, 1)), wait: bulkWait}
+		others := max(runtime.GOMAXPROCS(0)-1, 1)
+		s.bulk = &places{taken: make(chan struct{}, others), wait: bulkWait}
+		s.handshakes = make(chan struct{}, others)
 	})
 }
 
@@ -212,6 +228,11 @@ func (s *Server) Serve(ln net.Listener) error { return s.ServeFor(ln, nil) }
 
 // ServeFor is Serve for the clients of one owner, whom Session is told.
 func (s *Server) ServeFor(ln net.Listener, owner any) error {
+	return s.serve(ln, owner, func(nc net.Conn) net.Conn { return nc })
+}
+
+// serve is Serve for what as makes of connections.
+func (s *Server) serve(ln net.Listener, owner any, as func(net.Conn) net.Conn) error {
 	s.init()
 	defer ln.Close()
 	if !s.listen(ln) {
@@ -224,7 +245,7 @@ func (s *Server) ServeFor(ln net.Listener, owner any) error {
 		switch {
 		case err == nil:
 			pause.reset()
-			s.open(c, owner)
+			s.open(as(c), owner)
 			s.pace()
 		case s.isDraining():
 			return nil

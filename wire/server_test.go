@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -45,10 +46,17 @@ type bed struct {
 	server *Server
 	pool   *mem.Pool // of the server
 	client *mem.Pool
+	tls    *tls.Config // of the clients
 }
 
 // newBed starts a server with the handler; set may change it before.
 func newBed(t *testing.T, h Handler, set func(s *Server)) *bed {
+	t.Helper()
+	return newBedOf(t, plaintext, h, set)
+}
+
+// newBedOf is newBed for clients of one kind.
+func newBedOf(t *testing.T, k kind, h Handler, set func(s *Server)) *bed {
 	t.Helper()
 	b := &bed{t: t, net: NewMemNet(), pool: mem.NewPool("server"), client: mem.NewPool("client")}
 	b.server = &Server{Handler: h, Hello: helloForTest, Requests: b.pool, Replies: b.pool}
@@ -60,7 +68,11 @@ func newBed(t *testing.T, h Handler, set func(s *Server)) *bed {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- b.server.Serve(ln) }()
+	serve := b.server.Serve
+	if k == encrypted {
+		serve, b.tls = serveTLSOn(t, b.server)
+	}
+	go func() { served <- serve(ln) }()
 	t.Cleanup(func() {
 		b.stop()
 		if err := <-served; err != nil {
@@ -94,7 +106,7 @@ func (b *bed) wantNoBuffers() {
 
 func (b *bed) dial() *Conn {
 	b.t.Helper()
-	c, err := Dial(context.Background(), b.net, testAddr, DialOptions{Client: "test", Pool: b.client})
+	c, err := Dial(context.Background(), b.net, testAddr, DialOptions{Client: "test", Pool: b.client, TLS: b.tls})
 	if err != nil {
 		b.t.Fatal(err)
 	}

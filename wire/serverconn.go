@@ -73,6 +73,10 @@ func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c := &serverConn{server: s, budget: mem.NewBudget(s.ConnBudget), gone: make(chan struct{})}
 	c.sock = newSocket(nc, s.SendTimeout)
 	c.sock.bulk = s.bulk
+	if t := c.sock.tls; t != nil {
+		t.below.bulk = s.bulk
+	}
+	c.deadline = time.Now().Add(s.HelloTimeout)
 	c.fell.L = &c.out.mu
 	c.out.init(c.sock, s.replies, c, &s.traffic)
 	c.in.init(c.sock, s.requests)
@@ -93,8 +97,11 @@ func (c *serverConn) remote() string {
 // request would be twice as large, for each of thousands of idle connections.
 func (c *serverConn) run() {
 	var err error
-	if c.resting {
+	switch {
+	case c.resting:
 		err = c.in.fill(0)
+	case c.sock.tls != nil:
+		err = c.shake()
 	}
 	c.serve(err)
 }
@@ -116,7 +123,9 @@ func (c *serverConn) serve(err error) {
 	s := c.server
 	switch {
 	case errors.Is(err, errDraining) || errors.Is(err, errNoHello):
-		c.finish()
+		c.finish(lingerTime)
+	case errors.Is(err, errSpokeTLS):
+		c.finish(mismatchTime)
 	case errors.Is(err, ErrCorrupt):
 		s.count.badFrames.Add(1)
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -132,7 +141,6 @@ func (c *serverConn) serve(err error) {
 // read serves requests until the connection ends and returns why.
 func (c *serverConn) read() error {
 	if !c.greeted {
-		c.deadline = time.Now().Add(c.server.HelloTimeout)
 		if err := c.setDeadline(); err != nil {
 			return err
 		}
@@ -178,7 +186,7 @@ func (c *serverConn) serveBuffered() (need int, err error) {
 func (c *serverConn) step() (need int, more bool, err error) {
 	n, known, err := c.in.frameLen(requestLen-sizeLen, c.maxFrame())
 	if err != nil {
-		return 0, false, err
+		return 0, false, c.notFrame(err)
 	}
 	if !known || c.in.have() < requestLen {
 		c.in.reserve(requestLen)
@@ -207,6 +215,18 @@ func (c *serverConn) maxFrame() int {
 		return maxHelloFrame
 	}
 	return c.server.MaxFrame
+}
+
+// notFrame says what to make of bytes that are no frame. Who begins with those of
+// TLS gets an answer that no handshake begins with.
+func (c *serverConn) notFrame(err error) error {
+	if yes, _ := beginsTLS(c.in.peek(sizeLen)); c.greeted || !yes || c.sock.tls != nil {
+		return err
+	}
+	c.server.count.spokeTLS.Add(1)
+	c.server.unfit("plaintext", c.remote(), errSpokeTLS)
+	c.refuseFrame(responseHeader{code: CodeUnsupported}, "this address does not speak TLS")
+	return errSpokeTLS
 }
 
 // charge has the frame at the front charged for n bytes, from the connection's
@@ -246,10 +266,15 @@ func (c *serverConn) refuse(h requestHeader, n int, hit Limit) {
 	c.discharge(int64(c.charged))
 	c.charged = 0
 	c.in.skip(n)
+	c.refuseFrame(responseHeader{correlation: h.correlation, code: CodeBusy, throttle: retryBusy}, noMemory[hit])
+}
+
+// refuseFrame answers what never becomes a call.
+func (c *serverConn) refuseFrame(h responseHeader, message string) {
 	c.inFlight.Add(1)
 	b := c.server.replies.Get(replyBuf)
-	b.B = AppendText(b.B[:responseLen], noMemory[hit])
-	putResponseHeader(b.B, responseHeader{correlation: h.correlation, code: CodeBusy, throttle: retryBusy}, 0)
+	b.B = AppendText(b.B[:responseLen], message)
+	putResponseHeader(b.B, h, 0)
 	c.send(parcel{buf: b, calls: 1})
 }
 
@@ -493,12 +518,12 @@ func (c *serverConn) isDraining() bool {
 // finish waits until everything is answered and sent. A peer that was idle
 // gets no time to read, since it waits for nothing. One whose requests were
 // just worked on may have sent more, and to close on those would be a reset.
-func (c *serverConn) finish() {
+func (c *serverConn) finish(patience time.Duration) {
 	idle := c.greeted && c.starved && c.inFlight.Load() == 0 && c.in.have() == 0
 	c.in.drop()
 	if c.awaitInFlight(0) && !idle {
 		c.sock.closeWrite()
-		c.sock.linger(lingerTime)
+		c.sock.linger(patience)
 	}
 }
 

@@ -3,6 +3,7 @@ package wire
 import (
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
 )
@@ -10,10 +11,12 @@ import (
 // A socket is one connection as the transport uses it. A system socket is
 // read, written and sent to from files by system calls that do not block,
 // which is what lets a reader wait without a buffer and send without waiting;
-// any other connection (in memory, encrypted) goes through Read and Write.
+// an encrypted connection is written to through what encrypts it, and any other,
+// in memory, through Read and Write.
 type socket struct {
 	net.Conn
 	raw      syscall.RawConn // nil: not a system socket
+	tls      *tlsConn        // nil: not encrypted
 	patience time.Duration   // how long a write may make no progress
 	bulk     *places         // for large pieces of files being sent; nil: any number
 
@@ -61,6 +64,7 @@ func (p *places) leave() { <-p.taken }
 
 func newSocket(c net.Conn, patience time.Duration) *socket {
 	s := &socket{Conn: c, patience: patience, raw: systemSocket(c)}
+	s.tls, _ = c.(*tlsConn)
 	s.onWrite = s.tryWrite
 	return s
 }
@@ -68,6 +72,11 @@ func newSocket(c net.Conn, patience time.Duration) *socket {
 // A tryWriter can write what fits at once, without blocking.
 type tryWriter interface {
 	TryWrite(p []byte) (n int, err error)
+}
+
+// A tryReader can read what is there, without blocking.
+type tryReader interface {
+	TryRead(p []byte) (n int, err error)
 }
 
 // write writes a part of bufs, which is not empty, and returns how many bytes
@@ -80,6 +89,9 @@ func (s *socket) write(bufs [][]byte, more, block bool) (int, error) {
 		n, _, err := s.rawWrite(block)
 		s.w.bufs = nil
 		return n, err
+	}
+	if s.tls != nil {
+		return s.tls.write(bufs, more, block)
 	}
 	if t, ok := s.Conn.(tryWriter); ok {
 		if n, err := t.TryWrite(bufs[0]); n > 0 || err != nil || !block {
@@ -123,6 +135,25 @@ func (s *socket) rawWriteOnce(block bool) (n int, wait bool, err error) {
 		return 0, true, nil
 	}
 	return s.w.n, false, s.w.err
+}
+
+// plainReadNow is readNow for connections that are no system sockets; of those that
+// cannot tell nothing is read.
+func (s *socket) plainReadNow(p []byte) (int, error) {
+	if t, ok := s.Conn.(tryReader); ok {
+		return t.TryRead(p)
+	}
+	return 0, os.ErrDeadlineExceeded
+}
+
+// discard throws away what has arrived, without blocking.
+func (s *socket) discard() {
+	var scratch [4 << 10]byte
+	for range maxHandshake / len(scratch) {
+		if n, _ := s.readNow(scratch[:]); n == 0 {
+			return
+		}
+	}
 }
 
 // plainEnded is ended for connections that are no system sockets; only some

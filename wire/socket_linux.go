@@ -108,3 +108,25 @@ func (s *socket) ended() bool {
 	}
 	return n <= 0 && err != unix.EAGAIN && err != unix.EINTR
 }
+
+// readNow reads what is there and does not block: with nothing the error is
+// os.ErrDeadlineExceeded, as of a read that has no time.
+func (s *socket) readNow(p []byte) (n int, err error) {
+	if s.raw == nil {
+		return s.plainReadNow(p)
+	}
+	if closed := s.raw.Control(func(fd uintptr) {
+		n, _, err = unix.Recvfrom(int(fd), p, unix.MSG_DONTWAIT)
+	}); closed != nil {
+		return 0, closed
+	}
+	switch {
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return 0, os.ErrDeadlineExceeded
+	case err != nil:
+		return 0, os.NewSyscallError("recvfrom", err)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
