@@ -21,7 +21,8 @@ const (
 	EventTopicCreated                          // topic, id, partitions
 	EventTopicDeleted                          // topic, id, partitions
 	EventSegmentRolled                         // topic, part, offset: the first of the new segment
-	EventLogTruncated                          // topic, part, from, to: the offsets dropped, to exclusive
+	EventLogTrimmed                            // topic, part, from, to: the offsets dropped at its beginning, to exclusive
+	EventLogTruncated                          // topic, part, offset, bytes: cut off behind its end by a start, and err, why
 	EventPartitionOffline                      // topic, part, err
 	EventDamageFound                           // topic, part, from, to: offsets, to exclusive
 	EventFlushLate                             // dir, took
@@ -49,10 +50,11 @@ var kinds = [endOfKinds]struct {
 	EventClockJumped:      {"clock_jumped", slog.LevelWarn, "the wall clock jumped", false},
 	EventTopicCreated:     {"topic_created", slog.LevelInfo, "topic created", false},
 	EventTopicDeleted:     {"topic_deleted", slog.LevelInfo, "topic deleted", false},
-	EventSegmentRolled:    {"segment_rolled", slog.LevelInfo, "segment rolled", false},
-	EventLogTruncated:     {"log_truncated", slog.LevelWarn, "log truncated", false},
+	EventSegmentRolled:    {"segment_rolled", slog.LevelInfo, "segment rolled", true},
+	EventLogTruncated:     {"log_truncated", slog.LevelWarn, "log truncated", true},
+	EventLogTrimmed:       {"log_trimmed", slog.LevelInfo, "log trimmed", true},
 	EventPartitionOffline: {"partition_offline", slog.LevelError, "partition is offline", true},
-	EventDamageFound:      {"damage_found", slog.LevelError, "damage found", false},
+	EventDamageFound:      {"damage_found", slog.LevelError, "damage found", true},
 	EventFlushLate:        {"flush_late", slog.LevelWarn, "flush is late", false},
 	EventDirectorySlow:    {"directory_slow", slog.LevelWarn, "data directory is slow", false},
 	EventDirectoryOffline: {"directory_offline", slog.LevelError, "data directory failed", false},

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/teralog/teralog/mem"
+	"github.com/teralog/teralog/wire"
 )
 
 // TestEventLine has each value's JSON told, and what clients might smuggle in
@@ -187,6 +188,12 @@ func TestWhatIsNoted(t *testing.T) {
 	f(start, made)
 	r.b.settleTopic(id) // again: nothing new
 	f(start, made)
+	r.write(id, 0, "a")
+	r.write(id, 0, "b")
+	r.begin(&wire.TrimRequest{Topic: id, Before: 1}, new(wire.TrimResponse))
+	r.pass(5 * time.Second) // until a recovery point has it
+	trimmed := `"kind":"log_trimmed","fields":{"topic":"t","part":0,"from":0,"to":1}`
+	f(start, made, trimmed)
 	r.delete(id)
-	f(start, made, `"kind":"topic_deleted","fields":{"topic":"t","id":"`+fmt.Sprint(id)+`","partitions":2}`)
+	f(start, made, trimmed, `"kind":"topic_deleted","fields":{"topic":"t","id":"`+fmt.Sprint(id)+`","partitions":2}`)
 }

@@ -241,7 +241,24 @@ func (b *Broker) host(t *coord.Topic, n int) error {
 		b.event(EventPartitionOffline, slog.String("topic", t.Name), slog.Int("part", n), slog.Any("err", err))
 		return wire.Errorf(wire.CodeOffline, "%s/%d: %v", t.Name, n, err)
 	}
+	if p, err := b.set.Leader(id); err == nil {
+		b.tellRecovery(p.Recovery())
+	}
 	return nil
+}
+
+// tellRecovery notes what a start cut off a log, and what it found damaged.
+func (b *Broker) tellRecovery(r storage.RecoveryReport) {
+	topic, part := slog.String("topic", r.Topic), slog.Int("part", int(r.ID.Partition))
+	if r.Cut > 0 {
+		b.event(EventLogTruncated, topic, part, slog.Int64("offset", int64(r.CutAt)), slog.Int64("bytes", r.Cut), slog.String("err", r.Reason))
+	}
+	if r.Lost > 0 && len(r.Damaged) == 0 {
+		b.event(EventDamageFound, topic, part, slog.Int64("from", int64(r.End)), slog.Int64("to", int64(r.Lost)), slog.String("err", "these offsets were durable and are not there"))
+	}
+	for _, d := range r.Damaged {
+		b.event(EventDamageFound, topic, part, slog.Int64("from", int64(d.From)), slog.Int64("to", int64(d.To)))
+	}
 }
 
 func (b *Broker) openOne(t *coord.Topic, id wire.PartitionID) error {

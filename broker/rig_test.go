@@ -79,6 +79,15 @@ func (r *rig) kill(power bool) {
 	r.fs = r.fs.Crash(storage.CrashNone)
 }
 
+// wantEvent expects one event that says so.
+func (r *rig) wantEvent(says string) {
+	r.t.Helper()
+	all := lines(r.b)
+	if n := strings.Count(strings.Join(all, "\n"), says); n != 1 {
+		r.t.Fatalf("%d events say %s: %q", n, says, all)
+	}
+}
+
 // settle lets happen what can.
 func (r *rig) settle() {
 	for r.b.Turn() {

@@ -318,6 +318,7 @@ func TestStartTornTail(t *testing.T) {
 		if err := r.ask(&wire.RecoveryRequest{}, &rec); err != nil || !strings.Contains(strings.Join(rec.Lines, "\n"), "quarantine") {
 			t.Fatalf("the report says nothing of the cut: %v %q", err, rec.Lines)
 		}
+		r.wantEvent(`"kind":"log_truncated","fields":{"topic":"t","part":0,"offset":2,"bytes":`)
 	}
 
 	f(func(int) uint32 { return 0xFFFF_FFFF })
@@ -363,6 +364,7 @@ func TestStartShortLog(t *testing.T) {
 		if res := r.read(fetchOf(id, 0, 7))[0]; res.Code != wire.CodeCorrupt || res.CorruptFrom != 7 || res.CorruptTo != 10 {
 			t.Fatalf("a reader at 7 hears %+v", res)
 		}
+		r.wantEvent(`"kind":"damage_found","fields":{"topic":"t","part":0,"from":7,"to":10}`)
 		if at := r.write(id, 0, "new"); at != 10 {
 			t.Fatalf("the next record is at %d", at)
 		}

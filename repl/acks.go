@@ -16,6 +16,7 @@ type ack struct {
 	at      storage.Appended
 	done    func(storage.Appended, error) // nil once answered
 	within  time.Duration                 // when it is answered TIMEOUT, 0: never
+	since   time.Duration                 // when it was appended; 0: it is not timed
 }
 
 // acks are the waiting answers, ascending by end: they fall due in the order in
@@ -27,6 +28,7 @@ type ack struct {
 type acks struct {
 	ring     *mem.Ring[ack]
 	deadline time.Duration // no within is earlier; 0: there is none
+	waits    *mem.Latency  // of those that were not answered by the turn that appended them; nil: not kept
 }
 
 // waiting reports whether a write waits.
@@ -53,6 +55,9 @@ func (q *acks) settle(f *flushState, committed wire.Offset, now mem.Now) {
 			return
 		}
 		answered, _ := q.ring.Pop() // before the call, so that nothing answers it twice
+		if q.waits != nil && answered.since > 0 && now.Mono > answered.since {
+			q.waits.Record(now.Mono - answered.since)
+		}
 		if answered.done != nil {
 			answered.done(answered.at, nil)
 		}

@@ -30,6 +30,8 @@ type directory struct {
 	loops   sync.WaitGroup        // the janitor's
 	asked   chan struct{}         // taken by the janitor each time it comes round
 
+	took mem.Latency // of the flushes that came back
+
 	mu      sync.Mutex
 	running []flight
 	line    *mem.Ring[*Partition]
@@ -109,6 +111,7 @@ func (d *directory) end(p *Partition, mono time.Duration) (next *Partition) {
 		if d.running[i].p != p {
 			continue
 		}
+		d.took.Record(mono - d.running[i].since)
 		if !d.set.config.Manual && d.line.Len() > 0 {
 			next, _ = d.line.Pop()
 			d.running[i] = flight{p: next, since: mono}

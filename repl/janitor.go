@@ -233,6 +233,7 @@ func (p *Partition) tidy(now mem.Now) {
 		p.dir.fail(fmt.Errorf("roll of %s %d: %w", p.topic, p.id.Partition, err))
 	}
 	if rolled {
+		p.tellRolled()
 		p.leader.segment = 0
 	}
 	if trimmed || rolled {

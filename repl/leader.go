@@ -18,6 +18,7 @@ type leader struct {
 	flush flushState
 	acks  acks
 	count counters
+	times *Times
 
 	// Of the turn that runs: what goes into the log together, and the
 	// duplicates that came between.
@@ -25,6 +26,11 @@ type leader struct {
 	batches []wire.Batch
 	next    wire.Offset // of the batch staged next, once there is one
 
+	turns uint32        // that had writes
+	timed time.Duration // when the turn that runs began; 0: it is not timed
+	clock func() time.Duration
+
+	rolled       bool  // by the last write
 	segment      int64 // bytes appended to the active segment, as far as is known here
 	segmentBytes int64 // what it may hold
 }
@@ -72,7 +78,7 @@ func (l *leader) stage(w *Write, now mem.Now, slow bool) error {
 // is in the log, unless the disk did not do as told.
 func (l *leader) write(now mem.Now) error {
 	n := int64(len(l.batches))
-	at, err := l.log.Append(l.batches, l.epoch, now)
+	at, err := l.append(now)
 	clear(l.batches)
 	l.batches = emptied(l.batches)
 	if err != nil {
@@ -89,7 +95,7 @@ func (l *leader) write(now mem.Now) error {
 	l.count.bytes.Add(at.Bytes)
 	l.segment += at.Bytes
 	if at.Rolled {
-		l.segment = at.Bytes
+		l.segment, l.rolled = at.Bytes, true
 	}
 	for i := range l.staged {
 		if s := &l.staged[i]; !s.dup {
@@ -98,6 +104,17 @@ func (l *leader) write(now mem.Now) error {
 		}
 	}
 	return nil
+}
+
+// append is the log's, timed.
+func (l *leader) append(now mem.Now) (storage.Appended, error) {
+	if l.timed == 0 {
+		return l.log.Append(l.batches, l.epoch, now)
+	}
+	began := l.clock()
+	at, err := l.log.Append(l.batches, l.epoch, now)
+	l.times.Append.Record(l.clock() - began)
+	return at, err
 }
 
 // rollDue reports whether n more bytes are likely to need a new segment.
@@ -126,7 +143,7 @@ func (l *leader) enter() {
 			s.write.Done(s.at, nil)
 			continue
 		}
-		l.acks.push(ack{end: end, written: written, all: s.write.Acks == wire.AcksAll, at: s.at, done: s.write.Done, within: s.write.Deadline})
+		l.acks.push(ack{end: end, written: written, all: s.write.Acks == wire.AcksAll, at: s.at, done: s.write.Done, within: s.write.Deadline, since: l.timed})
 	}
 	l.staged = emptied(l.staged)
 }

@@ -81,6 +81,7 @@ type View struct {
 	Committed wire.Offset   // the bound of consumers
 	End       wire.Offset   // of the log, exclusive
 	Flushed   wire.Offset   // below it everything is on this node's disk
+	Oldest    time.Duration // when the first byte not on the disk was appended, on the monotonic clock; of no account if Flushed is End
 	Log       *storage.View // of its own, or of an older View if the log is as it was
 	// Err is not nil if the partition is offline or gone, and says why: OFFLINE,
 	// SHUTTING_DOWN, NOT_LEADER. Nothing at or behind Bound may be read then.
@@ -111,6 +112,8 @@ type Write struct {
 	Batch wire.Batch
 	// Acks is 0, 1, or -1 for all.
 	Acks int8
+	// Since is when the write came, on the monotonic clock; 0: not known.
+	Since time.Duration
 	// Body holds the memory of Batch, with a reference for this write that the
 	// partition gives up as soon as the batch is appended or refused. nil: none.
 	Body *mem.Buf
@@ -162,7 +165,9 @@ func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *st
 		log:          l,
 		epoch:        v.Epoch(),
 		flush:        newFlushState(st, v.End()),
-		acks:         acks{ring: mem.NewRing[ack](s.config.MaxUnacked)},
+		acks:         acks{ring: mem.NewRing[ack](s.config.MaxUnacked), waits: &s.times.Flush},
+		times:        &s.times,
+		clock:        s.mono,
 		segmentBytes: cmp.Or(st.Log.SegmentBytes, 1<<30),
 	}
 	// Recovery has fsynced all there is, so a lone replica has committed it.
@@ -178,6 +183,9 @@ func (p *Partition) ID() wire.PartitionID { return p.id }
 
 // Topic returns the name of its topic.
 func (p *Partition) Topic() string { return p.topic }
+
+// Recovery returns what opening the log found and did; zero of one just created.
+func (p *Partition) Recovery() storage.RecoveryReport { return p.log.Recovery() }
 
 // View returns the newest picture of the partition. Any goroutine.
 func (p *Partition) View() *View { return p.view.Load() }

@@ -44,13 +44,22 @@ type rig struct {
 	last   offsets
 	sent   map[wire.ProducerID]int32 // next sequence
 	bodies *mem.Pool
+
+	segments bool // what happens to segments is seen, too
 }
 
 func newRig(t testing.TB, st Settings, c SetConfig) *rig {
 	r := &rig{t: t, fs: storage.NewMemFS(1), sent: map[wire.ProducerID]int32{}, bodies: mem.NewPool("bodies")}
 	c.Manual = true
 	c.Dirs = []*storage.Dir{testDir(t, r.fs, "data")}
-	c.OnEvent = func(e Event) { r.note("%v", e.Kind) }
+	c.OnEvent = func(e Event) {
+		switch {
+		case e.Kind != LogTrimmed && e.Kind != SegmentRolled:
+			r.note("%v", e.Kind)
+		case r.segments:
+			r.note("%v:%d,%d", e.Kind, e.From, e.To)
+		}
+	}
 	r.set = NewSet(c)
 	if err := r.set.Host("t", testID, c.Dirs[0], st, 0, true, r.now()); err != nil {
 		t.Fatal(err)

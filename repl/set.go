@@ -71,23 +71,27 @@ const (
 	DirectorySlow    EventKind = iota + 1 // a flush takes longer than SlowAfter
 	DirectoryFailed                       // its partitions go offline; its failed note is written, unless the disk hangs
 	PartitionOffline                      // for good, until the node starts again
+	SegmentRolled                         // the active segment is sealed, another one has begun
+	LogTrimmed                            // by a trim or by retention
 	RetentionHeld                         // the clock jumped, and more than half of the partition seems old
 )
 
 // String returns the name used in logs.
 func (k EventKind) String() string {
-	return [...]string{"none", "slow", "failed", "offline", "held"}[k]
+	return [...]string{"none", "slow", "failed", "offline", "rolled", "trimmed", "held"}[k]
 }
 
 // An Event is something an operator or the broker acts on.
 type Event struct {
 	Kind EventKind
 	Dir  *storage.Dir
-	ID   wire.PartitionID // of PartitionOffline and RetentionHeld
+	ID   wire.PartitionID // of what happens to a partition
 	Err  error            // why, of DirectoryFailed and PartitionOffline
 	Took time.Duration    // of DirectorySlow: how long the flush has taken so far
 
 	Bytes int64 // of RetentionHeld: that are kept for now
+
+	From, To wire.Offset // of LogTrimmed: what is gone, To exclusive; of SegmentRolled: From is the first of the new one
 }
 
 // A Set is the partitions this node hosts. Its methods may be called from any
@@ -102,6 +106,7 @@ type Set struct {
 	mu      sync.Mutex                    // writers of hosted
 	opening map[wire.PartitionID]bool
 	closed  bool
+	times   Times
 	quit    chan struct{} // closed then
 
 	// Of a manual set: the time it was last told, and what would run on a

@@ -18,6 +18,7 @@ import (
 func (p *Partition) turn(tasks []task, now mem.Now) (flush bool) {
 	p.tasks = tasks
 	defer p.isolate()
+	p.leader.begin(tasks, now)
 	p.lookAround()
 	p.chores(now)
 	p.stage(now)
@@ -54,6 +55,7 @@ func (p *Partition) stage(now mem.Now) {
 		t := &p.tasks[i]
 		p.queued.Give(t.bytes)
 		t.bytes = 0
+		p.leader.left(&p.set.times, t.writes)
 		for len(t.writes) > 0 {
 			w, err := &t.writes[0], p.down
 			if err == nil {
@@ -75,6 +77,10 @@ func (p *Partition) write(now mem.Now) {
 	p.writing.Store(max(int64(now.Mono), 1))
 	err := p.leader.write(now)
 	p.writing.Store(0)
+	if p.leader.rolled {
+		p.leader.rolled = false
+		p.tellRolled()
+	}
 	if err == nil {
 		return
 	}
@@ -98,6 +104,7 @@ func (p *Partition) advance(now mem.Now) {
 	p.leader.acks.settle(f, p.offsets.committed, now)
 	p.leader.acks.expire(now)
 	if p.offsets.start > start {
+		p.set.event(Event{Kind: LogTrimmed, Dir: p.dir.dir, ID: p.id, From: start, To: p.offsets.start})
 		p.waiters.wakeAll() // what some have waited to read more of may be gone
 		return
 	}
@@ -115,6 +122,7 @@ func (p *Partition) publish() {
 	}
 	p.next = nil
 	v.Epoch, v.Err, v.Reads = p.leader.epoch, p.down, p.reads
+	v.Oldest = p.leader.flush.oldest
 	v.Start, v.Stable, v.Committed, v.End, v.Flushed = o.start, o.stable, o.committed, o.end, o.flushed
 	p.view.Store(v)
 }
@@ -124,6 +132,11 @@ func (p *Partition) placeView() *storage.View {
 	p.next = new(View)
 	p.next.Log = &p.next.log
 	return p.next.Log
+}
+
+// tellRolled says that a new segment has begun.
+func (p *Partition) tellRolled() {
+	p.set.event(Event{Kind: SegmentRolled, Dir: p.dir.dir, ID: p.id, From: p.log.View().ActiveBase()})
 }
 
 // chores does the rare tasks.

@@ -34,6 +34,9 @@ func (v *View) Start() wire.Offset { return v.start }
 // End returns the offset the next record will get.
 func (v *View) End() wire.Offset { return v.tail.end }
 
+// ActiveBase returns the first offset of the segment that is written to.
+func (v *View) ActiveBase() wire.Offset { return v.active.base }
+
 // Epoch returns the newest leader epoch, wire.NoEpoch if there was none yet.
 func (v *View) Epoch() wire.Epoch {
 	if len(v.epochs) == 0 {

@@ -54,6 +54,7 @@ type Call struct {
 	buf         *mem.Buf
 	charged     int64 // bytes taken from the budgets for the body
 	hint        time.Duration
+	arrived     time.Duration // see Times; 0: not timed
 
 	conn  *serverConn               // nil: socketless
 	reply func([]byte, []FileRange) // of a socketless call
@@ -259,6 +260,7 @@ func (c *Call) NoReply() {
 		return
 	}
 	c.DropBody()
+	c.ended()
 	if c.conn != nil {
 		c.conn.ended(1)
 	} else {
@@ -322,7 +324,7 @@ func (c *Call) send(b *mem.Buf, h responseHeader, fs []FileRange) {
 		b.Release()
 		return
 	}
-	p := parcel{buf: b, calls: 1}
+	p := parcel{buf: b, calls: 1, given: c.ended()}
 	if len(fs) > 0 {
 		c.files = append(c.files[:0], fs...)
 		p.files, p.answer = c.files, c

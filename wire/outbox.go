@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/teralog/teralog/mem"
 )
@@ -38,10 +39,11 @@ type parcel struct {
 	files []FileRange // of an answer: follow buf; they lie in answer
 	calls int         // answers in it
 
-	answer  *Call     // of a server: kept while its ranges are sent
-	request *exchange // of a client: whose request it is,
-	id      uint32    // and its number, which shows when request serves another call
-	silent  bool      // it gets no response
+	answer  *Call         // of a server: kept while its ranges are sent
+	given   time.Duration // of a server: when the answer was given, see Times; 0: not timed
+	request *exchange     // of a client: whose request it is,
+	id      uint32        // and its number, which shows when request serves another call
+	silent  bool          // it gets no response
 }
 
 // release frees what the parcel holds.
@@ -151,6 +153,9 @@ func (o *outbox) join(p *parcel) bool {
 	}
 	last.buf.B = append(last.buf.B, p.buf.B...)
 	last.calls += p.calls
+	if last.given == 0 {
+		last.given = p.given
+	}
 	p.buf.Release()
 	return true
 }

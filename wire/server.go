@@ -84,6 +84,7 @@ type Server struct {
 	handshakes chan struct{} // full of those that compute: they, too, leave a processor for all others
 
 	traffic traffic
+	times   Times
 	count   struct {
 		accepted, refused, requests, badFrames, busy, panics, timeouts atomic.Int64
 		handshakes, badHandshakes, spokeTLS                            atomic.Int64
@@ -144,6 +145,7 @@ const bulkWait = 100 * time.Millisecond
 // init fills in the defaults.
 func (s *Server) init() {
 	s.once.Do(func() {
+		s.times.since = time.Now()
 		s.requests, s.replies = s.Requests, s.Replies
 		if s.requests == nil {
 			s.requests = mem.NewPool("requests")

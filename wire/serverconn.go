@@ -65,12 +65,15 @@ type serverConn struct {
 	charged  int           // bytes from the budgets for the frame at the front
 	pause    time.Duration // not read for that long
 	deadline time.Time
-	framed   int  // length of the frame the deadline was made for, 0: an idle one
-	starved  bool // it was waiting for the peer when the drain began
+	framed   int           // length of the frame the deadline was made for, 0: an idle one
+	starved  bool          // it was waiting for the peer when the drain began
+	untimed  int           // calls since one was timed
+	arrived  time.Duration // when what the last read brought came; 0: its calls are not timed
 }
 
 func newServerConn(s *Server, nc net.Conn) *serverConn {
 	c := &serverConn{server: s, budget: mem.NewBudget(s.ConnBudget), gone: make(chan struct{})}
+	c.untimed = int(s.count.accepted.Load() % (timedAfter + 1)) // else of connections that ask little none would be timed
 	c.sock = newSocket(nc, s.SendTimeout)
 	c.sock.bulk = s.bulk
 	if t := c.sock.tls; t != nil {
@@ -147,6 +150,7 @@ func (c *serverConn) read() error {
 	}
 	for {
 		c.holding = c.out.take()
+		c.stamp()
 		need, err := c.serveBuffered()
 		c.catchUp()
 		c.flush()
@@ -207,7 +211,9 @@ func (c *serverConn) step() (need int, more bool, err error) {
 	frame := c.in.take(n)
 	c.charged, c.framed = 0, 0
 	c.inFlight.Add(1)
-	return 0, true, c.answer(newCall(c, h, frame, c.in.buf, int64(n)))
+	call := newCall(c, h, frame, c.in.buf, int64(n))
+	c.time(call)
+	return 0, true, c.answer(call)
 }
 
 func (c *serverConn) maxFrame() int {
@@ -303,6 +309,7 @@ func (c *serverConn) answer(call *Call) (err error) {
 			c.laterOf = call.API
 		}
 		c.server.count.requests.Add(1)
+		call.began()
 		c.server.Handler.ServeCall(call)
 	}
 	return nil
@@ -406,7 +413,10 @@ func (c *serverConn) send(p parcel) {
 	}
 }
 
-func (c *serverConn) parcelSent(p *parcel) { c.ended(p.calls) }
+func (c *serverConn) parcelSent(p *parcel) {
+	c.server.times.sent(p.given)
+	c.ended(p.calls)
+}
 
 func (c *serverConn) sendFailed(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
