@@ -11,7 +11,8 @@ const defaultOpenFiles = 512
 // recently used first, up to a bound. Segments that readers hold, and those not
 // yet durable, stay open beyond it.
 type openFiles struct {
-	max int
+	max   int
+	cache cacheCounts
 
 	mu         sync.Mutex // a leaf: never held across a call to the disk
 	count      int        // segments in the idle list
@@ -32,6 +33,19 @@ type slot struct {
 
 // indexMaps are the mapped .index and .timeindex.
 type indexMaps [2]Mapping
+
+// resident reports whether both are there and in memory.
+func (m *indexMaps) resident() bool {
+	if m == nil {
+		return false
+	}
+	for _, x := range m {
+		if c, ok := x.(interface{ resident() bool }); ok && !c.resident() {
+			return false
+		}
+	}
+	return true
+}
 
 func (m *indexMaps) close() {
 	for _, x := range m {

@@ -79,6 +79,13 @@ type File interface {
 	DropCache(off, n int64) error
 	// Prefetch asks that the range be read into memory soon.
 	Prefetch(off, n int64) error
+	// Scattered says that a read through this File brings in what it asks for
+	// and nothing behind it.
+	Scattered() error
+	// WriteBack has the disk begin to write the range's dirty pages; with wait it
+	// returns once they are written. It makes nothing durable. With wait an error
+	// is as final as Sync's, which may not say it again.
+	WriteBack(off, n int64, wait bool) error
 	// Map maps the first n bytes for reading. Writes to the file show in it.
 	// Beyond the file's length it may not be read.
 	Map(n int64) (Mapping, error)

@@ -111,6 +111,7 @@ type Log struct {
 	withheld int64         // bytes that the last Retain kept for that
 
 	flush flusher
+	back  writeBack // WriteBack's
 }
 
 // sums are taken over sealed segments.
@@ -123,6 +124,7 @@ type home struct {
 	id     wire.PartitionID
 	files  *openFiles
 	damage damages
+	wakes  wakes
 	every  int64        // bytes of log between index entries
 	mapped int          // entries an active segment's index may have
 	probes atomic.Int64 // index entries that look-ups compared

@@ -32,6 +32,7 @@ type MemFS struct {
 	used     int64 // blocks
 	capacity int64 // blocks, 0: without end
 	faults   faults
+	cached   bool // files tell what of them is in memory
 }
 
 // NewMemFS returns an empty disk whose every choice follows from seed.
@@ -52,6 +53,7 @@ type memNode struct {
 	alloc, diskAlloc int64    // blocks taken up front
 	maps             []*memMapping
 	bad              []badRange
+	out              map[int64]bool // pages that have left the cache
 }
 
 func newDir() *memNode {
@@ -112,6 +114,9 @@ func (m *MemFS) Open(name string, mode Mode) (File, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if m.cached {
+		return memCacheFile{f}, nil
 	}
 	return f, nil
 }

@@ -27,6 +27,7 @@ const (
 	OpAllocate  = "allocate"
 	OpDropCache = "dropcache"
 	OpPrefetch  = "prefetch"
+	OpWriteBack = "writeback"
 	OpMap       = "map"
 	OpClose     = "close"
 )
@@ -37,6 +38,8 @@ type Op struct {
 	Name   string
 	To     string // new name of a rename
 	Off, N int64  // range; the new length of a truncate is Off
+	Cold   bool   // of a read, with KeepCache: some of it is not in memory
+	Wait   bool   // of a write-back
 	Err    error  // how it ended
 
 	injected error

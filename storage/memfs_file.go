@@ -107,10 +107,11 @@ func (f *memFile) change(op Op, do func(op *Op) error) error {
 }
 
 func (f *memFile) ReadAt(p []byte, off int64) (n int, err error) {
-	err = f.call(Op{Kind: OpRead, Off: off, N: int64(len(p))}, func(*Op) error {
+	err = f.call(Op{Kind: OpRead, Off: off, N: int64(len(p)), Cold: f.cold(off, int64(len(p)))}, func(*Op) error {
 		if off < 0 {
 			return syscall.EINVAL
 		}
+		f.node.bring(off, int64(len(p)))
 		n = int(min(int64(len(p)), max(0, f.node.seen.size-off)))
 		if err := f.node.unreadable(off, int64(n)); err != nil {
 			n = 0
@@ -130,6 +131,7 @@ func (f *memFile) WriteAt(p []byte, off int64) (n int, err error) {
 		if off < 0 {
 			return syscall.EINVAL
 		}
+		f.node.bring(off, int64(len(p)))
 		short, failed := op.shorten(len(p))
 		fits := f.fs.fit(f.node, off, short)
 		n = fits
@@ -252,6 +254,9 @@ func (f *memFile) DropCache(off, n int64) error {
 			end = f.node.seen.size
 		}
 		f.node.dropCache(off/pageSize, pagesOf(end))
+		if f.fs.cached {
+			f.node.drop(off, end)
+		}
 		return nil
 	})
 }
@@ -274,6 +279,14 @@ func (n *memNode) dropCache(from, to int64) {
 
 func (f *memFile) Prefetch(off, n int64) error {
 	return f.call(Op{Kind: OpPrefetch, Off: off, N: n}, func(*Op) error { return nil })
+}
+
+func (f *memFile) Scattered() error { return nil }
+
+// WriteBack does nothing: when a disk writes what nobody has synced is chance,
+// and a crash draws it.
+func (f *memFile) WriteBack(off, n int64, wait bool) error {
+	return f.call(Op{Kind: OpWriteBack, Off: off, N: n, Wait: wait}, func(op *Op) error { return nil })
 }
 
 func (f *memFile) Map(n int64) (Mapping, error) {

@@ -196,6 +196,16 @@ func (f osFile) Allocate(off, n int64) error {
 func (f osFile) DropCache(off, n int64) error { return f.advise(off, n, unix.FADV_DONTNEED) }
 func (f osFile) Prefetch(off, n int64) error  { return f.advise(off, n, unix.FADV_WILLNEED) }
 
+func (f osFile) Scattered() error { return f.advise(0, 0, unix.FADV_RANDOM) }
+
+func (f osFile) WriteBack(off, n int64, wait bool) error {
+	flags := unix.SYNC_FILE_RANGE_WRITE
+	if wait {
+		flags |= unix.SYNC_FILE_RANGE_WAIT_BEFORE | unix.SYNC_FILE_RANGE_WAIT_AFTER
+	}
+	return f.control("sync_file_range", func(fd int) error { return unix.SyncFileRange(fd, off, n, flags) })
+}
+
 func (f osFile) advise(off, n int64, advice int) error {
 	return f.control("fadvise", func(fd int) error { return unix.Fadvise(fd, off, n, advice) })
 }

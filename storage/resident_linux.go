@@ -1,16 +1,27 @@
 package storage
 
 import (
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// resident reports whether the first and the last page of the range are in
-// memory. Where the kernel cannot tell it says true.
+// probeEvery is how far apart the bytes are that resident looks at: what was
+// read in order leaves memory in order, so a hole is seldom shorter.
+const probeEvery = 1 << 20
+
+// resident reports whether the range is in memory, as far as a look at its first
+// and last page and some in between tells. Where the kernel cannot tell it says
+// true.
 func (f osFile) resident(off, n int64) bool {
 	fd := f.Fd() // good while the file is open
-	return n <= 0 || cached(fd, off) && cached(fd, off+n-1)
+	for at := off; at < off+n; at += probeEvery {
+		if !cached(fd, at) {
+			return false
+		}
+	}
+	return n <= 0 || cached(fd, off+n-1)
 }
 
 // cached tries to read one byte without waiting for the disk.
@@ -20,4 +31,49 @@ func cached(fd uintptr, off int64) bool {
 	iov.SetLen(len(b))
 	_, _, err := unix.Syscall6(unix.SYS_PREADV2, fd, uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), 0, unix.RWF_NOWAIT)
 	return err != unix.EAGAIN
+}
+
+// absent returns the pages of the range that are not in memory, as spans of
+// bytes. It brings none in. Where the kernel cannot tell there are none.
+func (f osFile) absent(off, n int64) (spans []span) {
+	page := int64(os.Getpagesize())
+	from := off / page * page
+	f.control("mincore", func(fd int) error {
+		b, err := unix.Mmap(fd, from, int(off+n-from), unix.PROT_READ, unix.MAP_SHARED)
+		if err != nil {
+			return err
+		}
+		defer unix.Munmap(b)
+		for i, in := range mincore(b, page) {
+			if in&1 == 0 {
+				at := from + int64(i)*page
+				spans = addSpan(spans, span{at, at + page})
+			}
+		}
+		return nil
+	})
+	return spans
+}
+
+// resident reports whether all of the mapping is in memory.
+func (m osMapping) resident() bool {
+	for _, in := range mincore(m, int64(os.Getpagesize())) {
+		if in&1 == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// mincore returns a byte a page of b whose lowest bit says whether it is in
+// memory; nothing where the kernel cannot tell.
+func mincore(b []byte, page int64) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	in := make([]byte, (int64(len(b))+page-1)/page)
+	if _, _, err := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(unsafe.Pointer(&in[0]))); err != 0 {
+		return nil
+	}
+	return in
 }

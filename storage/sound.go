@@ -60,7 +60,10 @@ func (s *sound) left(off, end, size int64) {
 }
 
 // A cacheFile can tell what of it is in memory.
-type cacheFile interface{ resident(off, n int64) bool }
+type cacheFile interface {
+	resident(off, n int64) bool // all of the range, about
+	absent(off, n int64) []span // what is not
+}
 
 // touch looks whether the n bytes at off of s, whose picture is x, are in memory
 // before they are read.
@@ -78,9 +81,12 @@ func (r *Range) Sound() bool {
 	if !ok {
 		return true // a disk in memory
 	}
-	if !c.resident(r.Off, r.Len) {
+	absent := !c.resident(r.Off, r.Len)
+	if absent {
 		_, x := r.v.picture(r.v.holds(r.s.base))
 		r.s.sound.left(r.Off, r.Off+r.Len, x.size)
 	}
-	return r.s.sound.holds(r.Off, r.Off+r.Len)
+	sound := r.s.sound.holds(r.Off, r.Off+r.Len)
+	r.follow(sound, absent)
+	return sound
 }

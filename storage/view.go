@@ -79,8 +79,9 @@ type Range struct {
 	First wire.Offset // base offset of the first batch, at or before the one asked for
 	Next  wire.Offset // the offset to ask for next
 
-	v *View
-	s *segment
+	v       *View
+	s       *segment
+	follows bool // its Done tells the wake it belongs to
 }
 
 // A CorruptRange says that the records from From to To, exclusive, are damaged
@@ -117,6 +118,20 @@ func (v *View) holds(at wire.Offset) int {
 // outside Start to End is OUT_OF_RANGE. A run stops before known damage, one
 // that would start in it is a *CorruptRange.
 func (v *View) Find(from, bound wire.Offset, maxBytes int) (Range, error) {
+	return v.seek(from, bound, maxBytes, false)
+}
+
+// ErrNotCached says that the disk would have to be read first.
+var ErrNotCached = errors.New("not in memory")
+
+// FindCached is Find for who must not wait for the disk: where it would have to
+// be read to find anything, the error is ErrNotCached. What is found may still
+// have to be read.
+func (v *View) FindCached(from, bound wire.Offset, maxBytes int) (Range, error) {
+	return v.seek(from, bound, maxBytes, true)
+}
+
+func (v *View) seek(from, bound wire.Offset, maxBytes int, cached bool) (Range, error) {
 	if from < v.start || from > v.End() {
 		return Range{}, v.outside(from)
 	}
@@ -138,6 +153,10 @@ func (v *View) Find(from, bound wire.Offset, maxBytes int) (Range, error) {
 	}
 	if err != nil {
 		return Range{}, storageError(err)
+	}
+	if cached && !s.findable(f, x, from) {
+		s.done()
+		return Range{}, ErrNotCached
 	}
 	r, err := v.findIn(f, s, x, from, bound, max(int64(maxBytes), 1))
 	if err != nil || r.Len == 0 {
@@ -163,6 +182,19 @@ func (v *View) nextBase(s *segment) wire.Offset {
 		return v.active.base
 	}
 	return v.End()
+}
+
+// findable reports whether what findIn needs for from is in memory.
+func (s *segment) findable(f File, x *tail, from wire.Offset) bool {
+	c, ok := f.(cacheFile)
+	if _, recent := s.findRecent(x, from, x.end, 1); recent || !ok {
+		return true
+	}
+	if r := s.rebuilt.Load(); x.filed > 0 && (r == nil || r.size < x.size) && !s.home.files.maps(s).resident() {
+		return false
+	}
+	at, err := s.find(x, probe{rel: clamp(int64(from - s.base)), pos: math.MaxUint32})
+	return err != nil || c.resident(int64(at.pos), min(s.home.every+wire.HeaderSize, x.size-int64(at.pos)))
 }
 
 // findIn is Find within the picture x of s, which is taken.
@@ -329,6 +361,7 @@ func (r *Range) Check() error {
 		switch {
 		case err == io.EOF:
 			r.s.sound.verified(r.Off, r.Off+r.Len)
+			r.v.home.dropBehind()
 			return nil
 		case errors.Is(err, wire.ErrCorrupt):
 			_, x := r.v.picture(r.v.holds(r.s.base))

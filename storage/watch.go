@@ -86,7 +86,7 @@ func (f watchedFile) Sync() error {
 type sysFile interface {
 	File
 	SysFd() uintptr
-	resident(off, n int64) bool
+	cacheFile
 }
 
 type watchedSysFile struct {

@@ -1,0 +1,93 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"github.com/teralog/teralog/wire"
+)
+
+// A writeBack is how far the disk was told to write a log, beside flushes.
+type writeBack struct {
+	base  wire.Offset // segment and
+	pos   int64       // place in its file up to which it was
+	asked []stretch   // by the last call
+	none  bool        // the file system has no such call
+}
+
+// WriteBack tells the disk to write what was appended since the last call, then
+// waits until it has written what it was told to by that one. So a flush that
+// comes later has little left to wait for, and dirty bytes do not pile up. It
+// makes nothing durable. It returns how many bytes it told the disk of.
+//
+// One goroutine at a time calls it, beside Flush and appends. An error wraps
+// ErrSync: what the disk would not write, no later fsync can vouch for.
+func (l *Log) WriteBack() (int64, error) {
+	b := &l.back
+	fresh := b.since(l.View())
+	n := int64(0)
+	for _, x := range fresh {
+		if err := l.writeBack(x, false); err != nil {
+			return n, err
+		}
+		n += x.to - x.from
+	}
+	before := b.asked
+	b.asked = fresh
+	for _, x := range before {
+		if err := l.writeBack(x, true); err != nil {
+			return n, err
+		}
+	}
+	if b.none {
+		return 0, nil
+	}
+	return n, nil
+}
+
+// since returns what v has behind the last call, oldest first, and moves on.
+func (b *writeBack) since(v *View) []stretch {
+	var fresh []stretch
+	take := func(s *segment, size int64) {
+		from := int64(0)
+		if s.base == b.base {
+			from = b.pos
+		}
+		if s.base >= b.base && size > from {
+			fresh = append(fresh, stretch{s, span{from, size}})
+		}
+	}
+	for _, s := range slices.Backward(v.sealed) {
+		if s.base < b.base || s.synced.Load() {
+			break
+		}
+		take(s, s.final.size)
+	}
+	slices.Reverse(fresh)
+	take(v.active, v.tail.size)
+	b.base, b.pos = v.active.base, v.tail.size
+	return fresh
+}
+
+func (l *Log) writeBack(x stretch, wait bool) error {
+	f, err := l.home.files.take(x.s)
+	if err == errGone || l.back.none {
+		if err == nil {
+			x.s.done()
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write back %s: %w", l.home.path, err)
+	}
+	defer x.s.done()
+	switch err := f.WriteBack(x.from, x.to-x.from, wait); {
+	case errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ESPIPE):
+		l.back.none = true
+	case err != nil:
+		return fmt.Errorf("write back %s: %w: %w", l.home.path, ErrSync, err)
+	}
+	return nil
+}
