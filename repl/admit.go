@@ -8,7 +8,7 @@ import (
 
 // Admit says whether a write may be produced now. The error is a refusal, which
 // is definite: BUSY while the mailbox is nearly full, DISK_SLOW while the disk
-// takes too long. Asking first spares the mailbox, which otherwise takes what
+// takes too long, or has as much to write as it may have. Asking first spares the mailbox, which otherwise takes what
 // fits and refuses the rest as it happens to come. Where all is well it costs a
 // few loads.
 func (p *Partition) Admit(now mem.Now) error {
@@ -17,6 +17,9 @@ func (p *Partition) Admit(now mem.Now) error {
 		e := *errDiskSlow
 		e.RetryAfter = wait
 		return &e
+	}
+	if p.dir.back.full() {
+		return errDirty
 	}
 	bytes, tasks := p.queued.Used(), p.inbox.Len()
 	if bytes < c.QueueBytes/openFrom && tasks < c.QueueLimit/openFrom && p.pressure.Closed() {

@@ -70,6 +70,7 @@ func (p *Partition) finish(now mem.Now) {
 		return
 	}
 	p.leader.flush.closed()
+	p.dir.back.cleaned(p, p.leader.flush.written)
 	p.advance(now)
 	p.down = p.closing.Load()
 	p.publish()

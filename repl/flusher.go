@@ -21,13 +21,15 @@ type directory struct {
 	dir     *storage.Dir
 	set     *Set
 	janitor janitor
+	back    writeBack
+	scrub   scrubber
 
 	slow    atomic.Bool           // a flush is late
 	delay   atomic.Int64          // what the flush or append that runs longest has taken, when watch last looked
 	trouble mem.Breaker           // refuses writes while delay is too long
 	failed  atomic.Pointer[error] // once, for good
 	dead    chan struct{}         // closed then
-	loops   sync.WaitGroup        // the janitor's
+	loops   sync.WaitGroup        // the janitor's, the write-back's and the scrub's
 	asked   chan struct{}         // taken by the janitor each time it comes round
 
 	took mem.Latency // of the flushes that came back
@@ -86,6 +88,8 @@ func newDirectory(s *Set, d *storage.Dir) *directory {
 	dir := &directory{dir: d, set: s, dead: make(chan struct{}), asked: make(chan struct{}),
 		closers: make(chan struct{}, s.config.Flushers), line: mem.NewRing[*Partition](maxHosted)}
 	dir.janitor.dir = dir
+	dir.back.init(s.config.DirtyLimit)
+	dir.scrub.init(dir)
 	return dir
 }
 

@@ -79,6 +79,7 @@ func (j *janitor) turn(now mem.Now) {
 	all := j.dir.set.Partitions()
 	for _, p := range all {
 		if p.dir == j.dir && tidy {
+			p.tellDamage()
 			p.ask(&chore{kind: choreTidy})
 		}
 		if p.dir == j.dir && p.changed.Load() && p.captured.Load() == nil {

@@ -46,6 +46,8 @@ type Partition struct {
 	changed  atomic.Bool                        // there is something a recovery point does not know
 	writing  atomic.Int64                       // since when an append runs, on the monotonic clock; 0: none does
 	pressure mem.Breaker                        // refuses while the inbox is nearly full
+	dirt     dirt                               // what of the log is in memory only
+	damage   told                               // what of it is damaged, and reported
 
 	unheard bool // the janitor's: a proof that the holder has not heard of
 
@@ -318,6 +320,7 @@ func (p *Partition) unable() error {
 var (
 	errQueueFull        = &wire.Error{Code: wire.CodeBusy, Message: "the partition's queue is full", RetryAfter: 50 * time.Millisecond, Limit: wire.LimitPartitionQueue}
 	errTooManyAcks      = &wire.Error{Code: wire.CodeBusy, Message: "too many writes of the partition wait for their acknowledgement", RetryAfter: 200 * time.Millisecond, Limit: wire.LimitPartitionAcks}
+	errDirty            = &wire.Error{Code: wire.CodeDiskSlow, Message: "as many bytes wait for the disk as may", RetryAfter: 50 * time.Millisecond, Limit: wire.LimitDirty}
 	errDiskSlow         = &wire.Error{Code: wire.CodeDiskSlow, Message: "the disk does not keep up", RetryAfter: time.Second, Limit: wire.LimitDiskSlow}
 	errTooManyParked    = &wire.Error{Code: wire.CodeBusy, Message: "too many fetches wait on the partition", RetryAfter: 200 * time.Millisecond, Limit: wire.LimitPartitionParked}
 	errTooManyProducers = &wire.Error{Code: wire.CodeBusy, Message: "the partition knows as many producers as it may", RetryAfter: time.Second, Limit: wire.LimitPartitionProducers}

@@ -17,6 +17,8 @@ import (
 func (s *Set) Run(ctx context.Context) error {
 	for _, d := range s.dirs {
 		d.loops.Go(func() { d.runJanitor(ctx) })
+		d.loops.Go(func() { d.runWriteBack(ctx) })
+		d.loops.Go(func() { d.runScrub(ctx) })
 	}
 	s.runTimers(ctx)
 	return nil
@@ -165,6 +167,46 @@ func (d *directory) runJanitor(ctx context.Context) {
 			now := d.set.config.Clock.Now()
 			d.janitor.turn(now)
 			timer.Reset(max(d.janitor.round-now.Mono, d.set.config.PointEvery/8))
+		}
+	}
+}
+
+// runWriteBack has the disk write what one directory's logs have in memory only.
+func (d *directory) runWriteBack(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.set.quit:
+			return
+		case <-d.dead:
+			return
+		case <-d.back.wake:
+			d.writeBackLine()
+		}
+	}
+}
+
+// runScrub verifies what one directory has sealed.
+func (d *directory) runScrub(ctx context.Context) {
+	if d.scrub.pace == nil {
+		return
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			d.scrub.save()
+			return
+		case <-d.set.quit:
+			d.scrub.save()
+			return
+		case <-d.dead:
+			return
+		case <-timer.C:
+			now := d.set.config.Clock.Now()
+			timer.Reset(max(d.scrub.turn(now)-now.Mono, 0))
 		}
 	}
 }

@@ -38,6 +38,9 @@ type SetConfig struct {
 	RefuseAfter time.Duration
 	PointEvery  time.Duration // recovery points are written at most so often; 1 s
 	TidyEvery   time.Duration // retention and idle rolls are looked at so often; 10 s
+	DirtyLimit  int64         // bytes of a directory appended and not on the disk, above which writes are refused; none
+	ScrubRate   int64         // bytes a second that each directory's scrub reads; none
+	ScrubEvery  time.Duration // its passes begin at most so often; 24 h
 
 	Log     *slog.Logger // none: discarded
 	OnEvent func(Event)  // called from anywhere, turns included: it must only note the event
@@ -57,6 +60,7 @@ func (c SetConfig) filled() SetConfig {
 	c.slowRule = slowRule(c.RefuseAfter)
 	c.PointEvery = cmp.Or(c.PointEvery, time.Second)
 	c.TidyEvery = cmp.Or(c.TidyEvery, 10*time.Second)
+	c.ScrubEvery = cmp.Or(c.ScrubEvery, 24*time.Hour)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -74,11 +78,12 @@ const (
 	SegmentRolled                         // the active segment is sealed, another one has begun
 	LogTrimmed                            // by a trim or by retention
 	RetentionHeld                         // the clock jumped, and more than half of the partition seems old
+	DamageFound                           // records that were in the log and cannot be read
 )
 
 // String returns the name used in logs.
 func (k EventKind) String() string {
-	return [...]string{"none", "slow", "failed", "offline", "rolled", "trimmed", "held"}[k]
+	return [...]string{"none", "slow", "failed", "offline", "rolled", "trimmed", "held", "damaged"}[k]
 }
 
 // An Event is something an operator or the broker acts on.
@@ -91,7 +96,7 @@ type Event struct {
 
 	Bytes int64 // of RetentionHeld: that are kept for now
 
-	From, To wire.Offset // of LogTrimmed: what is gone, To exclusive; of SegmentRolled: From is the first of the new one
+	From, To wire.Offset // of LogTrimmed: what is gone, To exclusive; of DamageFound: what cannot be read; of SegmentRolled: From is the first of the new one
 }
 
 // A Set is the partitions this node hosts. Its methods may be called from any

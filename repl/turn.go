@@ -36,6 +36,7 @@ func (p *Partition) lookAround() {
 	to, err, landed := p.landing.take()
 	if landed && err == nil && p.down == nil {
 		p.leader.flush.done(to)
+		p.dir.back.cleaned(p, p.leader.flush.durable)
 		p.leader.count.flushes.Add(1)
 		p.changed.Store(true)
 		p.cut()
@@ -51,6 +52,7 @@ func (p *Partition) lookAround() {
 
 // stage takes the writes out of the tasks.
 func (p *Partition) stage(now mem.Now) {
+	full := p.dir.back.full()
 	for i := range p.tasks {
 		t := &p.tasks[i]
 		p.queued.Give(t.bytes)
@@ -58,7 +60,11 @@ func (p *Partition) stage(now mem.Now) {
 		p.leader.left(&p.set.times, t.writes)
 		for len(t.writes) > 0 {
 			w, err := &t.writes[0], p.down
-			if err == nil {
+			switch {
+			case err != nil:
+			case full:
+				err = errDirty
+			default:
 				err = p.leader.stage(w, now, p.dir.slow.Load())
 			}
 			t.writes = t.writes[1:]
@@ -74,9 +80,13 @@ func (p *Partition) write(now mem.Now) {
 	if len(p.leader.batches) == 0 {
 		return
 	}
+	before := p.leader.flush.written
 	p.writing.Store(max(int64(now.Mono), 1))
 	err := p.leader.write(now)
 	p.writing.Store(0)
+	if n := p.leader.flush.written - before; n > 0 {
+		p.dir.back.dirtied(p, n)
+	}
 	if p.leader.rolled {
 		p.leader.rolled = false
 		p.tellRolled()
@@ -206,6 +216,7 @@ func (p *Partition) goOffline(why error) {
 // condemn marks the partition as offline, for anyone to see.
 func (p *Partition) condemn(why error) {
 	p.down = wire.Errorf(wire.CodeOffline, "the partition is offline: %v", why)
+	p.dir.back.cleaned(p, p.dirt.written.Load()) // nothing is appended any more that others would have to wait for
 	p.reads = p.dir.failure() != nil && !errors.Is(why, ErrHangs)
 	p.publish()
 	p.set.event(Event{Kind: PartitionOffline, Dir: p.dir.dir, ID: p.id, Err: why})

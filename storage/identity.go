@@ -28,6 +28,7 @@ const (
 	orphansName    = "orphans"
 	deletedName    = "deleted"
 	siblingsName   = "siblings"
+	scrubName      = "scrub"
 )
 
 // An identity says whose a data directory is. It is written once, before
@@ -104,7 +105,7 @@ func (d *Dir) refuseFormat(format bool) error {
 	if err != nil && !notExist(err) {
 		return err
 	}
-	ours := []string{topicsName, metadataName, runningName, cleanName, failedName, pointsName, quarantineName, orphansName, deletedName, siblingsName}
+	ours := []string{topicsName, metadataName, runningName, cleanName, failedName, pointsName, quarantineName, orphansName, deletedName, siblingsName, scrubName}
 	for _, e := range es {
 		if slices.Contains(ours, e.Name) {
 			return fmt.Errorf("%s: %w: it has no identity, yet %q lies in it", d.path, ErrIdentity, e.Name)

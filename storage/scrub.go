@@ -133,3 +133,50 @@ func dropRead(f File, absent []span, end int64) {
 // Damage returns the ranges of the log known to be damaged, ascending. The slice
 // is shared. Any goroutine.
 func (v *View) Damage() []CorruptRange { return v.home.damage.all() }
+
+// A ScrubMark is how far the scrub of a data directory has come, so that a start
+// goes on where the last one was. Times are in ms of the stamp clock.
+type ScrubMark struct {
+	Began int64            // when the pass began; 0: there was none yet
+	Ended int64            // when it ended; 0 while it goes on
+	ID    wire.PartitionID // the partition it is at,
+	Next  wire.Offset      // and where in it
+	Bytes int64            // it has read
+}
+
+var scrubFile = smallFile{magic: "TLsc", version: 1, max: 4 << 10}
+
+// ScrubMark returns the mark saved last; zero if there is none, or none that can
+// be read: then the pass begins anew.
+func (d *Dir) ScrubMark() ScrubMark {
+	m, err := readSmall(d, scrubFile, scrubName, decodeScrubMark)
+	if err != nil {
+		return ScrubMark{}
+	}
+	return m
+}
+
+// SaveScrubMark makes m the mark to go on from.
+func (d *Dir) SaveScrubMark(m ScrubMark) error {
+	if err := d.usable(); err != nil {
+		return err
+	}
+	return d.settle(scrubFile.write(d.fs, d.in(scrubName), m.encode()))
+}
+
+// encode lays a mark out:
+//
+//	| began i64 | ended i64 | topicID u64 | partition u32 | next i64 | bytes i64 |
+func (m ScrubMark) encode() []byte {
+	b := wire.Append64(wire.Append64(nil, uint64(m.Began)), uint64(m.Ended))
+	b = wire.Append32(wire.Append64(b, uint64(m.ID.Topic)), m.ID.Partition)
+	return wire.Append64(wire.Append64(b, uint64(m.Next)), uint64(m.Bytes))
+}
+
+func decodeScrubMark(b []byte) (m ScrubMark, err error) {
+	r := wire.NewReader(b)
+	m.Began, m.Ended = r.I64(), r.I64()
+	m.ID = wire.PartitionID{Topic: wire.TopicID(r.U64()), Partition: r.I32()}
+	m.Next, m.Bytes = wire.Offset(r.I64()), r.I64()
+	return m, r.Finish()
+}

@@ -14,7 +14,6 @@ type writeBack struct {
 	base  wire.Offset // segment and
 	pos   int64       // place in its file up to which it was
 	asked []stretch   // by the last call
-	none  bool        // the file system has no such call
 }
 
 // WriteBack tells the disk to write what was appended since the last call, then
@@ -22,8 +21,9 @@ type writeBack struct {
 // comes later has little left to wait for, and dirty bytes do not pile up. It
 // makes nothing durable. It returns how many bytes it told the disk of.
 //
-// One goroutine at a time calls it, beside Flush and appends. An error wraps
-// ErrSync: what the disk would not write, no later fsync can vouch for.
+// One goroutine at a time calls it, beside Flush and appends. An error that wraps
+// ErrSync is final: what the disk would not write, no later fsync can vouch for.
+// errors.ErrUnsupported says that the file system has no such call.
 func (l *Log) WriteBack() (int64, error) {
 	b := &l.back
 	fresh := b.since(l.View())
@@ -40,9 +40,6 @@ func (l *Log) WriteBack() (int64, error) {
 		if err := l.writeBack(x, true); err != nil {
 			return n, err
 		}
-	}
-	if b.none {
-		return 0, nil
 	}
 	return n, nil
 }
@@ -73,19 +70,16 @@ func (b *writeBack) since(v *View) []stretch {
 
 func (l *Log) writeBack(x stretch, wait bool) error {
 	f, err := l.home.files.take(x.s)
-	if err == errGone || l.back.none {
-		if err == nil {
-			x.s.done()
-		}
+	if err == errGone {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("write back %s: %w", l.home.path, err)
 	}
 	defer x.s.done()
-	switch err := f.WriteBack(x.from, x.to-x.from, wait); {
+	switch err = f.WriteBack(x.from, x.to-x.from, wait); {
 	case errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ESPIPE):
-		l.back.none = true
+		return fmt.Errorf("write back %s: %w", l.home.path, errors.ErrUnsupported)
 	case err != nil:
 		return fmt.Errorf("write back %s: %w: %w", l.home.path, ErrSync, err)
 	}

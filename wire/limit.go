@@ -30,6 +30,7 @@ const (
 	LimitMetadata                 // metadata changes that wait
 	LimitDiskFull                 // a data directory's watermark, or its last byte
 	LimitDiskSlow                 // what a flush or an append may take
+	LimitDirty                    // bytes of a data directory that wait for its disk
 	NumLimits
 )
 
@@ -56,6 +57,7 @@ var limitNames = [NumLimits]string{
 	LimitMetadata:           "metadata",
 	LimitDiskFull:           "disk-full",
 	LimitDiskSlow:           "disk-slow",
+	LimitDirty:              "dirty",
 }
 
 // String returns the name, "" of NoLimit.

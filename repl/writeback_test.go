@@ -1,0 +1,179 @@
+package repl
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/teralog/teralog/storage"
+	"github.com/teralog/teralog/wire"
+)
+
+// produceBytes appends a batch of about n bytes and returns what became of it.
+func (s *shop) produceBytes(i, n int) *answer {
+	a := &answer{}
+	b := testBatch(s.t, 0, 0, 1, n, "v")
+	produce(s.leader(i), []Write{{Batch: b, Acks: wire.AcksLeader, Done: func(at storage.Appended, err error) {
+		a.at, a.err = at, err
+		a.times.Add(1)
+	}}}, false)
+	synctest.Wait()
+	return a
+}
+
+// TestDirtyLimit has a disk that writes nothing. What its directory takes in
+// stays within the limit and one batch, the other directory does not care, and
+// when the disk writes again so does the log.
+func TestDirtyLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit, batch = 16 << 20, 1000 << 10
+		s := openShop(t, 2, 2, Settings{}, SetConfig{DirtyLimit: limit, FailAfter: time.Hour, SlowAfter: time.Hour})
+		defer s.stop()
+		defer s.set.Close()
+		open := make(chan struct{})
+		s.disks[0].BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpSync || op.Kind == storage.OpWriteBack {
+				<-open
+			}
+			return nil
+		})
+		took := 0
+		for range 2 * limit / batch {
+			switch a := s.produceBytes(0, batch); {
+			case a.err == nil:
+				took += batch
+			case a.err != errDirty:
+				t.Fatal(a.err)
+			}
+			if a := s.produceBytes(1, batch); a.err != nil {
+				t.Fatalf("the other directory: %v", a.err)
+			}
+		}
+		if took < limit-2*batch || took > limit+2*batch {
+			t.Fatalf("%d bytes were taken, the limit is %d", took, limit)
+		}
+		if d := s.set.DirStats(); d[0].Dirty < int64(took) || d[1].Dirty > limit {
+			t.Fatalf("dirty: %d and %d", d[0].Dirty, d[1].Dirty)
+		}
+		close(open)
+		time.Sleep(2 * time.Second) // the flush that waits, and one for what came since
+		if a := s.produceBytes(0, batch); a.err != nil {
+			t.Fatal(a.err)
+		}
+		time.Sleep(2 * time.Second)
+		if d := s.set.DirStats(); d[0].Dirty != 0 || d[1].Dirty != 0 {
+			t.Fatalf("all is flushed, dirty are %d and %d", d[0].Dirty, d[1].Dirty)
+		}
+	})
+}
+
+// TestWriteBackPace has the disk told of what is appended, piece by piece and by
+// the loop, long before a flush is due.
+func TestWriteBackPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const batch = 1000 << 10
+		s := openShop(t, 1, 2, Settings{FlushBytes: 1 << 40, FlushEvery: time.Hour}, SetConfig{DirtyLimit: 1 << 30})
+		defer s.stop()
+		defer s.set.Close()
+		var told, waited int64
+		s.disks[0].BeforeOp(func(op storage.Op) error {
+			switch {
+			case op.Kind == storage.OpSync && strings.HasSuffix(op.Name, logSuffix):
+				t.Errorf("a flush of %s", op.Name)
+			case op.Kind != storage.OpWriteBack:
+			case op.Wait:
+				waited += op.N
+			default:
+				told += op.N
+				if op.N < pieceBytes || op.N > pieceBytes+2*batch {
+					t.Errorf("the disk is told to write %d bytes at once", op.N)
+				}
+			}
+			return nil
+		})
+		for range 40 {
+			if a := s.produceBytes(0, batch); a.err != nil {
+				t.Fatal(a.err)
+			}
+			if a := s.produceBytes(1, 1000); a.err != nil { // so little is a flush's
+				t.Fatal(a.err)
+			}
+		}
+		d := s.set.DirStats()[0]
+		if told < 32<<20 || d.Told != told || waited < told-pieceBytes-2*batch {
+			t.Errorf("the disk was told of %d bytes, %d counted, %d waited for", told, d.Told, waited)
+		}
+		if d.Dirty > 2*(pieceBytes+2*batch) {
+			t.Errorf("%d bytes are dirty", d.Dirty)
+		}
+		s.disks[0].BeforeOp(nil)
+	})
+}
+
+const logSuffix = ".log"
+
+// TestWriteBackFails: what the disk will not write ends the directory, as a
+// failed flush does; a file system without the call does not.
+func TestWriteBackFails(t *testing.T) {
+	f := func(err error, want wire.Code) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			s := openShop(t, 1, 1, Settings{FlushBytes: 1 << 40, FlushEvery: time.Hour}, SetConfig{})
+			defer s.stop()
+			defer s.set.Close()
+			s.disks[0].Fail(storage.OpWriteBack, 0, err)
+			for range 3 * pieceBytes >> 20 {
+				s.produceBytes(0, 1000<<10)
+			}
+			if a := s.produceBytes(0, 10); wire.CodeOf(a.err) != want {
+				t.Errorf("after %v: %v", err, a.err)
+			}
+		})
+	}
+
+	f(syscall.EIO, wire.CodeOffline)
+	f(errors.ErrUnsupported, wire.CodeOK)
+}
+
+// TestRollsTogether has a thousand partitions roll at once on a disk that takes
+// 50 ms for each fsync: none of their acknowledgements waits for it.
+func TestRollsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const partitions, batch = 1000, 1000
+		s := openShop(t, 1, partitions, Settings{Log: storage.Options{SegmentBytes: 3 * batch}}, SetConfig{})
+		defer s.stop()
+		defer s.set.Close()
+		time.Sleep(time.Minute) // whatever a start leaves to do is done
+		syncs := 0
+		s.disks[0].BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpSync || op.Kind == storage.OpSyncDir {
+				time.Sleep(50 * time.Millisecond)
+				syncs++
+			}
+			return nil
+		})
+		rolled := 0
+		for range 8 {
+			began := time.Now()
+			for i := range partitions {
+				a := s.produceBytes(i, batch-200)
+				a.want(t, wire.CodeOK, a.at.First)
+				if a.at.First > 0 && s.leader(i).log.Stats().Segments > 1 {
+					rolled++
+				}
+			}
+			if took := time.Since(began); took > 0 {
+				t.Fatalf("acknowledged after %v", took)
+			}
+			time.Sleep(30 * time.Millisecond) // in the midst of fsyncs
+		}
+		time.Sleep(time.Second)
+		if rolled < 2*partitions || syncs == 0 {
+			t.Fatalf("%d answers from behind a roll, %d fsyncs", rolled, syncs)
+		}
+		s.disks[0].BeforeOp(nil)
+	})
+}
