@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 
+	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
@@ -34,7 +35,8 @@ type overview struct {
 	Ready   bool     `json:"ready"`
 	Reasons []string `json:"reasons"` // why not, or what is not well though ready
 
-	Start uint64 `json:"start"` // its number, of the directory with the metadata
+	Start   uint64 `json:"start"`   // its number, of the directory with the metadata
+	Started int64  `json:"started"` // when the process began, ms since the epoch
 
 	Topics     int `json:"topics"`
 	Partitions int `json:"partitions"`
@@ -42,6 +44,7 @@ type overview struct {
 	Queued     int `json:"queued"`  // tasks in mailboxes
 
 	Counters    shownCounters     `json:"counters"`
+	Latency     shownLatency      `json:"latency"` // of produce requests, of one in eight
 	Limits      []shownLimit      `json:"limits"`
 	Refused     []shownRefusal    `json:"refused"`
 	Directories []shownDirectory  `json:"directories"`
@@ -55,6 +58,26 @@ type shownCounters struct {
 	BytesIn  int64 `json:"bytes_in"`  // of batches produced
 	BytesOut int64 `json:"bytes_out"` // of batches fetched
 	Requests int64 `json:"requests"`
+}
+
+// A shownLatency counts durations since the process began: Counts[i] of them took
+// at most Bounds[i] seconds, and the last of Counts is all.
+type shownLatency struct {
+	Bounds []float64 `json:"bounds"`
+	Counts []int64   `json:"counts"`
+}
+
+func showLatency(l *mem.Latency) (s shownLatency) {
+	for _, bound := range mem.LatencyBounds {
+		s.Bounds = append(s.Bounds, bound.Seconds())
+	}
+	counts, _ := l.Read()
+	all := int64(0)
+	for _, n := range counts {
+		all += n
+		s.Counts = append(s.Counts, all)
+	}
+	return s
 }
 
 // A shownLimit is something of which only so much may be used.
@@ -90,12 +113,13 @@ func (b *Broker) overview(r *http.Request) (any, error) {
 	o := &overview{
 		Now: now.Mono.Milliseconds(), Wall: now.Wall,
 		Node: int32(b.config.Node), Cluster: b.Cluster().String(), Version: wire.Software, Address: b.address(),
-		Start: b.dirs[0].Start().Number, Events: []json.RawMessage{},
+		Start: b.dirs[0].Start().Number, Started: now.Wall - now.Mono.Milliseconds(), Events: []json.RawMessage{},
 		Topics: len(b.Image().Topics()), Partitions: b.partitions(), Queued: s.queued.Queued,
 		Counters: shownCounters{
 			Records: b.count.records.Load(), BytesIn: b.count.bytes.Load(), BytesOut: b.count.fetched.Load(), Requests: s.server.Requests,
 		},
-		Limits: []shownLimit{}, Refused: shownRefusals(s), Directories: b.shownDirectories(), Reasons: []string{}, Recovery: append([]string{}, b.Recovery()...),
+		Latency: showLatency(&b.server.Times().Calls[wire.APIProduce]),
+		Limits:  []shownLimit{}, Refused: shownRefusals(s), Directories: b.shownDirectories(), Reasons: []string{}, Recovery: append([]string{}, b.Recovery()...),
 	}
 	if over := len(o.Recovery) - maxRecoveryLines; over > 0 {
 		o.Recovery = o.Recovery[over:]

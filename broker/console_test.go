@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/teralog/teralog/wire"
 )
 
 // get asks the view of a broker from its own machine.
@@ -183,6 +186,14 @@ func TestOverview(t *testing.T) {
 	}
 	if o.Counters.Records != 2 || o.Counters.BytesIn == 0 || o.Counters.BytesIn != o.Counters.BytesOut {
 		t.Fatalf("%+v", o.Counters)
+	}
+	lat := &r.b.server.Times().Calls[wire.APIProduce]
+	for _, d := range []time.Duration{time.Microsecond, 3 * time.Millisecond, 4 * time.Millisecond, time.Hour} {
+		lat.Record(d)
+	}
+	l := asked[overview](t, r.b, "/api/overview").Latency
+	if n := len(l.Counts); n != len(l.Bounds)+1 || l.Counts[0] != 1 || l.Counts[n-1] != 4 || l.Counts[n-2] != 3 || l.Counts[slices.Index(l.Bounds, 0.005)] != 3 || l.Counts[slices.Index(l.Bounds, 0.0025)] != 1 {
+		t.Fatalf("%+v", l)
 	}
 	limits := []string{}
 	for _, l := range o.Limits {

@@ -13,13 +13,20 @@ function ticks(high) {
   return all;
 }
 
+// decades returns the powers of ten from low to high, two at least.
+function decades(low, high) {
+  const first = Math.floor(Math.log10(low) + 1e-9), last = Math.max(Math.ceil(Math.log10(high) - 1e-9), first + 1);
+  return Array.from({ length: last - first + 1 }, (_, n) => 10 ** (first + n));
+}
+
 // round leaves out the zeros that a round number ends with.
 const round = (text) => text.replace(/(\.\d*?)0+(?!\d)/, (_, kept) => (kept === "." ? "" : kept));
 
 // chart returns an element and how to draw samples into it. A sample is {t,
 // values}: ms, and a value for each line, null for none known. The axis goes
-// back for span ms from the youngest. least is what the axis shows at least.
-export function chart({ title, lines, write, span, least }) {
+// back for span ms from the youngest. least is what the axis shows at least; the
+// axis of a logarithmic chart, whose values are above 0, begins there or lower.
+export function chart({ title, lines, write, span, least, logarithmic = false }) {
   const svg = s("svg", { role: "img", tabindex: "0", height: String(height), "aria-label": title });
   const tip = h("div", { class: "tip", hidden: true });
   const values = lines.map(() => h("b"));
@@ -30,15 +37,17 @@ export function chart({ title, lines, write, span, least }) {
   const newest = () => (samples.length ? samples[samples.length - 1].t : 0);
   const across = (t) => left + (width - left - right) * (1 - (newest() - t) / span);
 
-  function draw(all) {
-    if (all) samples = all;
+  function draw(renewed) {
+    if (renewed) samples = renewed;
     width = svg.clientWidth;
     if (!width) return;
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const shown = samples.filter((p) => p.t > newest() - span);
-    const marks = ticks(Math.max(least, ...shown.flatMap((p) => p.values.map((v) => v ?? 0))));
-    const high = marks[marks.length - 1];
-    const up = (v) => height - bottom - (height - top - bottom) * Math.min(v / high, 1);
+    const all = shown.flatMap((p) => p.values.filter((v) => v > 0));
+    const marks = logarithmic ? decades(Math.min(least, ...all), Math.max(least, ...all)) : ticks(Math.max(least, ...all));
+    const low = marks[0], high = marks[marks.length - 1];
+    const share = (v) => (logarithmic ? Math.log(Math.max(v, low) / low) / Math.log(high / low) : v / high);
+    const up = (v) => height - bottom - (height - top - bottom) * Math.min(share(v), 1);
     const parts = [];
     for (const m of marks) {
       parts.push(s("line", { class: "grid", x1: left, x2: width - right, y1: up(m), y2: up(m) }));
@@ -74,7 +83,7 @@ export function chart({ title, lines, write, span, least }) {
     return runs.flatMap((r) => {
       const [first, last] = [r[0], r[r.length - 1]].map((p) => p.split(",")[0]);
       const line = s("polyline", { class: `line s${colour}`, points: r.join(" ") });
-      return i > 0 ? [line] : [s("polygon", { class: `area s${colour}`, points: `${first},${up(0)} ${r.join(" ")} ${last},${up(0)}` }), line];
+      return i > 0 ? [line] : [s("polygon", { class: `area s${colour}`, points: `${first},${height - bottom} ${r.join(" ")} ${last},${height - bottom}` }), line];
     });
   }
 

@@ -39,22 +39,21 @@ export function overview(history) {
   const tiles = { well: tile("State"), in: tile("Produced"), out: tile("Fetched"), latency: tile("Produce P99"), hosted: tile("Topics", "#/topics") };
   const reasons = h("ul", { class: "notice bad reasons", hidden: true });
   const throughput = chart({ title: "Throughput", lines: [{ name: "produced" }, { name: "fetched" }], write: byteRate, span, least: 1000 });
-  const latency = chart({ title: "Produce latency", lines: [{ name: "P50", colour: 3 }, { name: "P99", colour: 2 }], write: duration, span, least: 0.001 });
+  const latency = chart({ title: "Produce latency", lines: [{ name: "P50", colour: 3 }, { name: "P99", colour: 2 }], write: duration, span, least: 0.0001, logarithmic: true });
   const rates = chart({ title: "Records produced, requests", lines: [{ name: "records" }, { name: "requests", colour: 3 }], write: (v) => `${amount(v)}/s`, span, least: 10 });
   const limits = h("ul", { class: "meters" }), directories = h("ul", { class: "meters" });
   const refused = h("tbody"), recovery = h("ol", { class: "lines" }), events = h("ol", { class: "lines events" });
   const start = h("p", { class: "lead" });
+  const eventsPanel = panel("Events", "the newest first", events);
+  eventsPanel.classList.add("fill");
   const element = h("div", { class: "overview" },
     h("h1", { class: "hidden" }, "Overview"),
     reasons,
     h("div", { class: "tiles" }, Object.values(tiles).map((t) => t.element)),
     h("div", { class: "charts" }, throughput.element, latency.element, rates.element),
     h("div", { class: "panels" },
-      panel("Limits in use", "what is beyond one is refused, not queued", limits),
-      panel("Data directories", null, directories),
-      panel("Refused since the start", null, h("table", { class: "plain" }, refused)),
-      panel("Last start", null, start, recovery),
-      h("div", { class: "wide" }, panel("Events", "the newest first", events))));
+      h("div", {}, panel("Limits in use", "what is beyond one is refused", limits), panel("Refused since the start", null, h("table", { class: "plain" }, refused))),
+      h("div", {}, panel("Data directories", null, directories), panel("Last start", null, start, recovery), eventsPanel)));
 
   const draw = () => {
     const sample = (pick) => history.map((p) => ({ t: p.t, values: pick(p) }));
@@ -105,7 +104,7 @@ function state(t, o) {
   say(t.note, o.reasons.length ? `${count(o.reasons.length)} ${o.reasons.length === 1 ? "reason" : "reasons"} below` : "ready to serve");
 }
 
-const fieldsOf = (e) => Object.entries(e.fields).map(([name, value]) => `${name} ${value}`).join(", ");
+const fieldsOf = (e) => Object.entries(e.fields).map(([name, value]) => `${name}: ${value}`).join(" · ");
 
 function showDirectory(element, d) {
   const placed = `${count(d.partitions)} partitions`;

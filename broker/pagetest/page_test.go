@@ -140,6 +140,7 @@ func TestConsole(t *testing.T) {
 	b.await(`tile("State") === "well"`)
 	b.await(`/^[0-9.]+ k?B\/s$/.test(tile("Produced")) && tile("Produced") !== "0 B/s"`)
 	b.await(`document.querySelector(".chart polyline").getAttribute("points").split(" ").length >= 3`)
+	b.await(`/^[0-9.]+ (µs|ms|s)$/.test(tile("Produce P99"))`)
 	b.await(`tile("Topics") === "3"`)
 	b.await(`[...document.querySelectorAll(".events b")].some((e) => e.textContent === "topic_created")`)
 
