@@ -89,10 +89,11 @@ type Broker struct {
 
 	followers atomic.Int32 // of the events
 
-	peers  *peers // nil: this node is alone
-	server *wire.Server
-	count  counts
-	events events
+	peers     *peers // nil: this node is alone
+	server    *wire.Server
+	count     counts
+	handovers handovers
+	events    events
 	// endEvents ends the saving of events; nil: none are saved.
 	endEvents func()
 	fatal     chan error    // why the process must end
@@ -131,6 +132,8 @@ func New(c Config, e Env) (*Broker, error) {
 		slog.Int("partitions", len(b.set.Partitions())), slog.Duration("took", b.time().Mono-began))
 	b.server = &wire.Server{
 		Handler:     b,
+		Requests:    mem.NewPool("requests"),
+		Replies:     mem.NewPool("replies"),
 		Hello:       b.hello,
 		Budget:      mem.NewBudget(c.Memory),
 		MaxConns:    c.MaxConnections,

@@ -194,6 +194,13 @@ func (e *events) count(kind EventKind) int64 {
 	return e.counts[kind]
 }
 
+// newestSeq returns the number of the newest event.
+func (e *events) newestSeq() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.last
+}
+
 // logEvents writes the events to the log that are not there yet, a line each,
 // and returns what is closed with the next one. One caller at a time gets ahead.
 func (b *Broker) logEvents() (wake <-chan struct{}) {

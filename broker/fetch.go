@@ -254,6 +254,7 @@ func (f *fetch) check() bool {
 }
 
 func (f *fetch) sendStored() {
+	f.handOver()
 	for i := range f.ranges {
 		f.files = append(f.files, f.ranges[i].FileRange)
 		f.ranges[i].Done = nil

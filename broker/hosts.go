@@ -298,6 +298,7 @@ func (b *Broker) removeTopic(id wire.TopicID) error {
 			b.log.Warn("dropped partition did not close well", "topic", of[i].Topic(), "part", of[i].ID().Partition, "err", err)
 		}
 	})
+	b.handovers.drop(id)
 	if len(of) > 0 {
 		b.event(EventTopicDeleted, slog.String("topic", of[0].Topic()), slog.String("id", fmt.Sprint(id)), slog.Int("partitions", len(of)))
 	}

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
 	"net"
@@ -93,10 +92,8 @@ func (b *Broker) serveHealth(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (b *Broker) serveMetrics(w http.ResponseWriter, _ *http.Request) {
-	var text bytes.Buffer
-	writeMetrics(&text, metricRows, newScrape(b))
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Write(text.Bytes())
+	writeMetrics(w, metricRows, newScrape(b)) // who has gone needs no error
 }
 
 // serveConfig shows what is in force as a configuration file.

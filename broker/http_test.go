@@ -14,7 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -25,11 +27,13 @@ type sample struct {
 }
 
 // parseMetrics reads the text format strictly: each name has its HELP and its
-// TYPE once, in this order and before its samples, which stand together.
+// TYPE once, in this order and before its samples, which stand together. Those of
+// a histogram have one of three endings, and its buckets only grow.
 func parseMetrics(text string) (samples []sample, err error) {
 	line := regexp.MustCompile(`^([a-z_][a-z0-9_]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (\S+)$`)
 	seen := map[string]bool{}
-	current, typed := "", false
+	current, typed, kind := "", false, ""
+	inBucket := 0.0
 	if !strings.HasSuffix(text, "\n") {
 		return nil, fmt.Errorf("the last line is not ended")
 	}
@@ -44,20 +48,38 @@ func parseMetrics(text string) (samples []sample, err error) {
 			continue
 		}
 		if rest, ok := strings.CutPrefix(l, "# TYPE "); ok {
-			name, kind, _ := strings.Cut(rest, " ")
-			if name != current || typed || kind != "counter" && kind != "gauge" {
+			var name string
+			name, kind, _ = strings.Cut(rest, " ")
+			if name != current || typed || kind != "counter" && kind != "gauge" && kind != "histogram" {
 				return nil, fmt.Errorf("%q stands wrongly", l)
 			}
 			typed = true
 			continue
 		}
 		m := line.FindStringSubmatch(l)
-		if m == nil || m[1] != current || !typed {
+		if m == nil || !typed {
 			return nil, fmt.Errorf("%q stands wrongly", l)
+		}
+		switch ending, of := strings.CutPrefix(m[1], current); {
+		case !of, kind != "histogram" && ending != "":
+			return nil, fmt.Errorf("%q stands wrongly", l)
+		case kind == "histogram" && ending != "_bucket" && ending != "_sum" && ending != "_count":
+			return nil, fmt.Errorf("%q is no line of a histogram", l)
 		}
 		v, err := strconv.ParseFloat(m[3], 64)
 		if err != nil {
 			return nil, err
+		}
+		if kind == "histogram" && strings.Contains(m[2], `le="`) {
+			if strings.Contains(m[2], `le="5e-06"`) {
+				inBucket = 0
+			}
+			if v < inBucket {
+				return nil, fmt.Errorf("%q: the bucket before had %v", l, inBucket)
+			}
+			inBucket = v
+		} else if strings.HasSuffix(m[1], "_count") && kind == "histogram" && v != inBucket {
+			return nil, fmt.Errorf("%q: the buckets have %v", l, inBucket)
 		}
 		samples = append(samples, sample{m[1], m[2], v})
 	}
@@ -102,8 +124,14 @@ func TestMetricRows(t *testing.T) {
 		if !name.MatchString(m.name) || (m.kind == "counter") != strings.HasSuffix(m.name, "_total") || !strings.HasSuffix(m.help, ".") {
 			t.Errorf("%s is a %s: %s", m.name, m.kind, m.help)
 		}
-		if (m.value == nil) == (m.series == nil) {
-			t.Errorf("%s needs either a value or a series", m.name)
+		given := 0
+		for _, is := range []bool{m.value != nil, m.series != nil, m.write != nil} {
+			if is {
+				given++
+			}
+		}
+		if given != 1 {
+			t.Errorf("%s needs a value, a series, or what writes it", m.name)
 		}
 	}
 	for api := range calls {
@@ -111,6 +139,15 @@ func TestMetricRows(t *testing.T) {
 			t.Errorf("%v is number %d; counted are those up to %d", api, api, maxAPI)
 		}
 	}
+}
+
+// buckets returns the lines of a histogram's buckets.
+func buckets(name, labels string, counts ...int) (text string) {
+	bounds := strings.Fields("5e-06 1e-05 2.5e-05 5e-05 0.0001 0.00025 0.0005 0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 25 +Inf")
+	for i, n := range counts {
+		text += fmt.Sprintf("%s_bucket{%sle=%q} %d\n", name, labels, bounds[i], n)
+	}
+	return text
 }
 
 func TestWriteMetrics(t *testing.T) {
@@ -128,6 +165,14 @@ func TestWriteMetrics(t *testing.T) {
 	f(metric{name: "a", kind: "gauge", help: "A.", value: value(math.Inf(1))}, "# HELP a A.\n# TYPE a gauge\na +Inf\n")
 	f(metric{name: "a", kind: "gauge", help: "Not known.", value: value(math.NaN())}, "# HELP a Not known.\n# TYPE a gauge\n")
 	f(metric{name: "a", kind: "gauge", help: "one\\two\nlines.", value: value(1)}, "# HELP a one\\\\two\\nlines.\n# TYPE a gauge\na 1\n")
+	f(metric{name: "h_seconds", kind: "histogram", help: "H.", write: func(_ *scrape, to *exposition, name string) {
+		var l mem.Latency
+		l.Record(7 * time.Microsecond)
+		l.Record(20 * time.Second)
+		l.Record(time.Hour)
+		to.histogram(name, label("dir", "d"), &l)
+	}}, "# HELP h_seconds H.\n# TYPE h_seconds histogram\n"+buckets("h_seconds", `dir="d",`, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3)+
+		"h_seconds_sum{dir=\"d\"} 3620.000007\nh_seconds_count{dir=\"d\"} 3\n")
 	f(metric{name: "b_total", kind: "counter", help: "B.", series: func(_ *scrape, emit func(string, float64)) {
 		emit(label("topic", "x"), 1<<53)
 		emit(label("topic", "a\"b\\c\nd"), 2)

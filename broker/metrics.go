@@ -1,34 +1,29 @@
 package broker
 
 import (
-	"bytes"
-	"fmt"
-	"math"
-	"os"
-	"runtime/metrics"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
+	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/repl"
 	"github.com/teralog/teralog/wire"
 )
 
 // A metric is one row of /metrics: a counter, which never falls while the
-// process lives, or a gauge.
+// process lives, a gauge, or a histogram.
 type metric struct {
 	name, kind, help string
 	// Either value gives the one sample of the metric, NaN if it is not known
-	// here; or series gives one for each set of labels, in a fixed order.
+	// here; or series gives one for each set of labels, in a fixed order; or
+	// write writes all of them, where there may be many.
 	value  func(*scrape) float64
 	series func(*scrape, func(labels string, value float64))
+	write  func(s *scrape, to *exposition, name string)
 }
 
 // metricRows is everything /metrics serves. Times are in seconds.
-var metricRows = slices.Concat(processRows, dirRows)
+var metricRows = slices.Concat(processRows, serverRows, timeRows, dirRows, machineRows, topicRows, partitionRows)
 
 var processRows = []metric{
 	{name: "process_cpu_seconds_total", kind: "counter", help: "CPU time of the process, user and system.", value: cpuSeconds},
@@ -39,13 +34,18 @@ var processRows = []metric{
 	{name: "go_heap_bytes", kind: "gauge", help: "Bytes of heap objects, those not yet swept included.", value: runtimeValue("/memory/classes/heap/objects:bytes")},
 	{name: "go_mallocs_total", kind: "counter", help: "Heap objects allocated.", value: runtimeValue("/gc/heap/allocs:objects", "/gc/heap/tiny/allocs:objects")},
 	{name: "go_gc_cpu_seconds_total", kind: "counter", help: "CPU time of the garbage collector as the runtime estimates it, idle time used included; renewed by each collection.", value: runtimeValue("/cpu/classes/gc/total:cpu-seconds")},
+}
 
+var serverRows = []metric{
 	{name: "teralog_build", kind: "gauge", help: "1, with the version of the software.", series: func(s *scrape, emit func(string, float64)) {
 		emit(label("version", wire.Software), 1)
 	}},
 	{name: "teralog_topics", kind: "gauge", help: "Topics of the cluster.", value: func(s *scrape) float64 { return float64(len(s.b.Image().Topics())) }},
 	{name: "teralog_partitions", kind: "gauge", help: "Partitions hosted here.", value: func(s *scrape) float64 { return float64(s.partitions) }},
 	{name: "teralog_partitions_with_future_times", kind: "gauge", help: "Of these, those with an event time more than an hour ahead of their last append.", value: func(s *scrape) float64 { return float64(s.future) }},
+	{name: "teralog_partitions_in_service", kind: "gauge", help: "Of these, those that can be produced to and read.", value: func(s *scrape) float64 { return float64(s.serving) }},
+	{name: "teralog_partitions_expected", kind: "gauge", help: "Partitions that belong here; more than are in service means that some are offline.", value: func(s *scrape) float64 { return float64(s.b.partitions()) }},
+	{name: "teralog_damaged_ranges", kind: "gauge", help: "Ranges of offsets known to be damaged on disk; /recovery has them.", value: func(s *scrape) float64 { return float64(s.damaged) }},
 	{name: "teralog_retention_withheld_bytes", kind: "gauge", help: "Bytes kept though they seem old enough to go, since the clock jumped.", value: func(s *scrape) float64 { return float64(s.queued.Withheld) }},
 	{name: "teralog_queued_batches", kind: "gauge", help: "Tasks in the mailboxes of the partitions.", value: func(s *scrape) float64 { return float64(s.queued.Queued) }},
 	{name: "teralog_queued_bytes", kind: "gauge", help: "Bytes of batches in the mailboxes of the partitions.", value: func(s *scrape) float64 { return float64(s.queued.QueuedBytes) }},
@@ -82,6 +82,7 @@ var processRows = []metric{
 type counts struct {
 	batches, bytes, records atomic.Int64 // produced
 	fetched                 atomic.Int64 // bytes
+	verify                  mem.Latency
 
 	requests [maxAPI + 1]atomic.Int64 // handed to their handler, by API
 }
@@ -105,16 +106,23 @@ type scrape struct {
 	serving    int        // of these, in service
 	future     int        // of these, with event times that cannot be
 	queued     repl.Stats // summed up over all partitions
+	unflushed  time.Duration
+	damaged    int // ranges known to be damaged
 }
 
 func newScrape(b *Broker) *scrape {
 	s := &scrape{b: b, server: b.Stats()}
+	now := b.time()
 	for _, p := range b.set.Partitions() {
 		of := p.Stats()
 		s.partitions++
-		if p.View().Err == nil {
+		if v := p.View(); v.Err == nil {
 			s.serving++
+			if v.Flushed < v.End {
+				s.unflushed = max(s.unflushed, now.Mono-v.Oldest)
+			}
 		}
+		s.damaged += len(p.View().Log.Damaged())
 		if v := p.View().Log; wire.FutureTime(v.GreatestTime(), v.LastAppendTime()) {
 			s.future++
 		}
@@ -123,105 +131,4 @@ func newScrape(b *Broker) *scrape {
 		s.queued.Withheld += of.Withheld
 	}
 	return s
-}
-
-// writeMetrics writes rows in the text format 0.0.4 of Prometheus.
-func writeMetrics(w *bytes.Buffer, rows []metric, s *scrape) {
-	for _, m := range rows {
-		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", m.name, escapeHelp(m.help), m.name, m.kind)
-		sample := func(labels string, v float64) {
-			w.WriteString(m.name)
-			if labels != "" {
-				w.WriteString("{" + labels + "}")
-			}
-			w.WriteByte(' ')
-			w.Write(strconv.AppendFloat(w.AvailableBuffer(), v, 'g', -1, 64))
-			w.WriteByte('\n')
-		}
-		if m.series != nil {
-			m.series(s, sample)
-		} else if v := m.value(s); !math.IsNaN(v) {
-			sample("", v)
-		}
-	}
-}
-
-var (
-	helpEscapes  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
-	labelEscapes = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
-)
-
-func escapeHelp(s string) string { return helpEscapes.Replace(s) }
-
-// label returns one label as it stands in a sample.
-func label(name, value string) string { return name + `="` + labelEscapes.Replace(value) + `"` }
-
-// cpuSeconds is finer than the ticks of /proc/self/stat.
-func cpuSeconds(*scrape) float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return math.NaN()
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
-}
-
-// residentBytes is the second field of /proc/self/statm, in pages.
-func residentBytes(*scrape) float64 {
-	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return math.NaN()
-	}
-	fields := strings.Fields(string(text))
-	if len(fields) < 2 {
-		return math.NaN()
-	}
-	pages, err := strconv.ParseInt(fields[1], 10, 64)
-	if err != nil {
-		return math.NaN()
-	}
-	return float64(pages) * float64(os.Getpagesize())
-}
-
-// openFiles asks for the size of the folder, which on newer kernels is the
-// number of descriptors; older ones say 0 and have it listed.
-func openFiles(*scrape) float64 {
-	const folder = "/proc/self/fd"
-	if st, err := os.Stat(folder); err == nil && st.Size() > 0 {
-		return float64(st.Size())
-	}
-	names, err := os.ReadDir(folder)
-	if err != nil {
-		return math.NaN()
-	}
-	return float64(len(names) - 1) // without the one that lists them
-}
-
-func maxFiles(*scrape) float64 {
-	var l syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		return math.NaN()
-	}
-	return float64(l.Cur)
-}
-
-// runtimeValue returns the sum of what the Go runtime says under names.
-func runtimeValue(names ...string) func(*scrape) float64 {
-	return func(*scrape) (sum float64) {
-		samples := make([]metrics.Sample, len(names))
-		for i, n := range names {
-			samples[i].Name = n
-		}
-		metrics.Read(samples)
-		for _, m := range samples {
-			switch m.Value.Kind() {
-			case metrics.KindUint64:
-				sum += float64(m.Value.Uint64())
-			case metrics.KindFloat64:
-				sum += m.Value.Float64()
-			default:
-				return math.NaN() // a runtime that does not know it
-			}
-		}
-		return sum
-	}
 }

@@ -141,6 +141,7 @@ func (f *fetch) wake() {
 
 // resume takes f, which ready had, out of the lot and looks again.
 func (f *fetch) resume() {
+	f.call.Retime()
 	f.b.lot.leave(f)
 	f.b.wheel.Stop(&f.timer)
 	for i := range f.req.Partitions {

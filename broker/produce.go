@@ -22,11 +22,12 @@ type produce struct {
 	req  wire.ProduceRequest
 	resp wire.ProduceResponse
 
-	sent    []*entry     // the batches that passed, ordered by partition
-	free    []*entry     // entries of earlier requests
-	writes  []repl.Write // of sent, in its order
-	charged int64        // bytes of the batches in it, from the budget
-	left    atomic.Int32 // writes not answered, plus one while they are handed out
+	sent    []*entry      // the batches that passed, ordered by partition
+	free    []*entry      // entries of earlier requests
+	writes  []repl.Write  // of sent, in its order
+	charged int64         // bytes of the batches in it, from the budget
+	began   time.Duration // when the handler did; 0: it is not timed
+	left    atomic.Int32  // writes not answered, plus one while they are handed out
 }
 
 // An entry is one batch of a request.
@@ -47,6 +48,9 @@ const maxKept = 256
 func (b *Broker) produce(c *wire.Call) {
 	p := produces.Get().(*produce)
 	p.b, p.call = b, c
+	if c.Timed() {
+		p.began = b.time().Mono
+	}
 	if err := c.Decode(&p.req); err != nil {
 		c.ReplyError(err)
 		p.recycle()
@@ -94,12 +98,15 @@ func (p *produce) send() {
 		})
 	}
 	now, within := p.b.time(), time.Duration(0)
+	if p.began > 0 {
+		p.b.count.verify.Record(now.Mono - p.began)
+	}
 	if p.req.TimeoutMillis > 0 {
 		within = now.Mono + time.Duration(p.req.TimeoutMillis)*time.Millisecond
 	}
 	for _, e := range p.sent {
 		p.writes = append(p.writes, repl.Write{
-			Batch: p.req.Batches[e.index], Acks: p.req.Acks, Deadline: within,
+			Batch: p.req.Batches[e.index], Acks: p.req.Acks, Deadline: within, Since: now.Mono,
 			Body: p.call.Body().Retain(), Done: e.done,
 		})
 	}
@@ -183,6 +190,6 @@ func (p *produce) recycle() {
 	p.writes = p.writes[:0]
 	clear(p.req.Batches)
 	clear(p.resp.Results)
-	p.b, p.call = nil, nil
+	p.b, p.call, p.began = nil, nil, 0
 	produces.Put(p)
 }

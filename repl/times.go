@@ -16,7 +16,7 @@ type Times struct {
 }
 
 // timedEvery is how many turns with writes there are to one that is timed.
-const timedEvery = 8
+const timedEvery = 7
 
 // Times returns how long the parts of writes take.
 func (s *Set) Times() *Times { return &s.times }

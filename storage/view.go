@@ -37,6 +37,10 @@ func (v *View) End() wire.Offset { return v.tail.end }
 // ActiveBase returns the first offset of the segment that is written to.
 func (v *View) ActiveBase() wire.Offset { return v.active.base }
 
+// Damaged returns the ranges of the log known to be damaged, ascending. They are
+// shared: nobody may change them.
+func (v *View) Damaged() []CorruptRange { return v.home.damage.all() }
+
 // Epoch returns the newest leader epoch, wire.NoEpoch if there was none yet.
 func (v *View) Epoch() wire.Epoch {
 	if len(v.epochs) == 0 {
@@ -78,6 +82,10 @@ type Range struct {
 	wire.FileRange
 	First wire.Offset // base offset of the first batch, at or before the one asked for
 	Next  wire.Offset // the offset to ask for next
+
+	// Appended is when one of the batches was appended, in ms: the first, or if
+	// what is in memory says no more the last; 0 if that says nothing either.
+	Appended int64
 
 	v       *View
 	s       *segment
@@ -221,7 +229,7 @@ func (v *View) findIn(f File, s *segment, x *tail, from, bound wire.Offset, maxB
 	if err != nil {
 		return Range{}, v.damaged(s, x, &w, err)
 	}
-	r := Range{First: b.BaseOffset(), Next: from}
+	r := Range{First: b.BaseOffset(), Next: from, Appended: b.AppendTime()}
 	if r.First > from { // the index, made anew, knows nothing of what is damaged
 		return Range{}, v.home.damage.add(from, r.First)
 	}
@@ -295,6 +303,9 @@ func (s *segment) findRecent(x *tail, from, bound wire.Offset, maxBytes int64) (
 	k := sort.Search(n-i-1, func(k int) bool { p, o := at(i + 2 + k); return o > bound || p-pos > maxBytes })
 	end, next := at(i + 1 + k)
 	r.Off, r.Len, r.Next = pos, end-pos, next
+	if next == x.end {
+		r.Appended = x.maxAppend
+	}
 	return r, true
 }
 

@@ -48,7 +48,9 @@ func TestTimes(t *testing.T) {
 
 		two := requestFrame(APIInitProducer, 0, 3, &InitProducerRequest{})
 		two = append(two, two...)
-		for range (timedAfter + 1) / 2 {
+		p.send(two[:len(two)/2])
+		p.recv()
+		for range timedAfter / 2 {
 			p.send(two)
 			p.recv()
 			p.recv()
