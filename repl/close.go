@@ -46,6 +46,9 @@ func (p *Partition) busy() bool {
 	if c := p.captured.Swap(nil); c != nil {
 		p.unproved = c
 	}
+	if d := p.doomed.Swap(nil); d != nil {
+		d.Leave()
+	}
 	return p.down == nil && (p.leader.flush.running || p.dir.proves(p))
 }
 

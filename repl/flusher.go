@@ -34,13 +34,14 @@ type directory struct {
 
 	took mem.Latency // of the flushes that came back
 
-	mu      sync.Mutex
-	running []flight
-	line    *mem.Ring[*Partition]
-	proving flight   // of the janitor, which flushes what it proves
-	closing []flight // logs being closed, as many as closers holds
-	closers chan struct{}
-	longest struct { // the fsync that runs longest, of whomever
+	mu       sync.Mutex
+	running  []flight
+	line     *mem.Ring[*Partition]
+	proving  flight     // of the janitor, which flushes what it proves
+	sweeping *Partition // whose old segments it unlinks
+	closing  []flight   // logs being closed, as many as closers holds
+	closers  chan struct{}
+	longest  struct { // the fsync that runs longest, of whomever
 		number uint64
 		since  time.Duration // when it was seen first
 	}
@@ -149,10 +150,31 @@ func (d *directory) endProof() {
 	p.tell()
 }
 
+// beginSweep and endSweep are the same for the segments that p has left. Nobody
+// waits for their removal, so it may take its time.
+func (d *directory) beginSweep(p *Partition) *storage.Doomed {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	left := p.doomed.Swap(nil)
+	if left != nil {
+		d.sweeping = p
+	}
+	return left
+}
+
+func (d *directory) endSweep() {
+	d.mu.Lock()
+	p := d.sweeping
+	d.sweeping = nil
+	d.mu.Unlock()
+	p.tell()
+}
+
+// proves reports whether the janitor works on p's log.
 func (d *directory) proves(p *Partition) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.proving.p == p
+	return d.proving.p == p || d.sweeping == p
 }
 
 // ErrHangs says that the disk of a data directory does not answer.

@@ -25,8 +25,9 @@ type janitor struct {
 	dir    *directory
 	round  time.Duration // when the next one is due
 	begun  bool          // the first is over
-	tidy   time.Duration // when retention is looked at next
+	rounds uint64        // made so far
 	next   int           // whose checkpoint is next, in the list of partitions
+	sweeps int           // whose old segments are next
 	proofs []proof       // to be written with the recovery points, and told
 }
 
@@ -72,13 +73,14 @@ func (j *janitor) turn(now mem.Now) {
 	if !j.begun { // what recovery scanned is proved soon, else a node that dies young scans ever more
 		j.begun, j.round = true, now.Mono+c.PointEvery/8
 	}
-	tidy := now.Mono >= j.tidy
-	if tidy {
-		j.tidy = now.Mono + c.TidyEvery
-	}
+	// Retention takes the partitions in turn: what it deletes of all at once would keep
+	// the disk, and the memory that it frees, from the producers.
+	turns := max(uint64(c.TidyEvery/c.PointEvery), 1)
+	turn := j.rounds % turns
+	j.rounds++
 	all := j.dir.set.Partitions()
 	for _, p := range all {
-		if p.dir == j.dir && tidy {
+		if p.dir == j.dir && (uint64(p.id.Topic)+uint64(p.id.Partition))%turns == turn {
 			p.tellDamage()
 			p.ask(&chore{kind: choreTidy})
 		}
@@ -88,7 +90,8 @@ func (j *janitor) turn(now mem.Now) {
 	}
 	j.proveAll(all)
 	j.save()
-	if tidy {
+	j.sweepAll(all)
+	if turn == 0 {
 		j.purge()
 	}
 }
@@ -169,6 +172,51 @@ func (j *janitor) told(proved proof) bool {
 	return true
 }
 
+// sweepAll unlinks the old segments that partitions have left, for half of the
+// time at most. To unlink takes a processor 10 ms and more a segment, since its
+// pages leave memory, so no partition does it in its turn.
+func (j *janitor) sweepAll(all []*Partition) {
+	until := j.dir.set.mono() + j.dir.set.config.PointEvery/2
+	for range all {
+		j.sweeps = (j.sweeps + 1) % len(all)
+		if p := all[j.sweeps]; p.dir == j.dir && p.doomed.Load() != nil {
+			j.sweep(p)
+			if j.dir.set.mono() > until {
+				return
+			}
+		}
+	}
+}
+
+func (j *janitor) sweep(p *Partition) {
+	d := j.dir.beginSweep(p)
+	if d == nil {
+		return
+	}
+	defer j.dir.endSweep()
+	if _, err := d.Unlink(); err != nil {
+		j.unlinked(err)
+	}
+}
+
+// maxDoomed is about how many bytes of segments a partition leaves at once to be
+// unlinked, which bounds how long the janitor is away from others.
+const maxDoomed = 1 << 30
+
+// leaveDoomed leaves old segments for the janitor to unlink, unless it has not
+// come for the last ones. Holder only.
+func (p *Partition) leaveDoomed() {
+	if p.doomed.Load() != nil {
+		p.changed.Store(true) // what is left comes with the next recovery point
+		return
+	}
+	d := p.log.TakeDoomed(maxDoomed)
+	if len(d) > 0 {
+		p.changed.Store(true) // likewise
+		p.doomed.Store(&d)
+	}
+}
+
 // purge unlinks what nobody needs any more.
 func (j *janitor) purge() {
 	if _, err := j.dir.dir.Purge(); err != nil {
@@ -235,7 +283,6 @@ func (p *Partition) tidy(now mem.Now) {
 	}
 	if rolled {
 		p.tellRolled()
-		p.leader.segment = 0
 	}
 	if trimmed || rolled {
 		p.changed.Store(true)
@@ -285,9 +332,7 @@ func (p *Partition) cut() {
 func (p *Partition) proved(point storage.Point) {
 	p.log.Checkpointed(point)
 	p.provedStart = point.Start
-	if _, err := p.log.Reclaim(); err != nil {
-		p.dir.janitor.unlinked(err)
-	}
+	p.leaveDoomed()
 	waiting := p.trims
 	p.trims = nil
 	for len(waiting) > 0 {

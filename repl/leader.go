@@ -30,9 +30,7 @@ type leader struct {
 	timed time.Duration // when the turn that runs began; 0: it is not timed
 	clock func() time.Duration
 
-	rolled       bool  // by the last write
-	segment      int64 // bytes appended to the active segment, as far as is known here
-	segmentBytes int64 // what it may hold
+	rolled bool // by the last write
 }
 
 // A staged write has passed the checks of its producer.
@@ -93,10 +91,7 @@ func (l *leader) write(now mem.Now) error {
 	l.count.writes.Add(1)
 	l.count.batches.Add(n)
 	l.count.bytes.Add(at.Bytes)
-	l.segment += at.Bytes
-	if at.Rolled {
-		l.segment, l.rolled = at.Bytes, true
-	}
+	l.rolled = l.rolled || at.Rolled
 	for i := range l.staged {
 		if s := &l.staged[i]; !s.dup {
 			s.at.Time = at.Time
@@ -116,9 +111,6 @@ func (l *leader) append(now mem.Now) (storage.Appended, error) {
 	l.times.Append.Record(l.clock() - began)
 	return at, err
 }
-
-// rollDue reports whether n more bytes are likely to need a new segment.
-func (l *leader) rollDue(n int64) bool { return l.segment+n > l.segmentBytes }
 
 // enter hands what was staged to the acks. A write that wants none is answered
 // here.

@@ -1,7 +1,6 @@
 package repl
 
 import (
-	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +42,7 @@ type Partition struct {
 	closing  atomic.Pointer[wire.Error]
 	broken   atomic.Pointer[error]              // what panicked outside of a turn
 	captured atomic.Pointer[storage.Checkpoint] // the holder leaves it for the janitor
+	doomed   atomic.Pointer[storage.Doomed]     // likewise
 	changed  atomic.Bool                        // there is something a recovery point does not know
 	writing  atomic.Int64                       // since when an append runs, on the monotonic clock; 0: none does
 	pressure mem.Breaker                        // refuses while the inbox is nearly full
@@ -164,13 +164,12 @@ func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *st
 	p.timer.F = p.nudge
 	l.PlaceViews(p.placeView)
 	p.leader = leader{
-		log:          l,
-		epoch:        v.Epoch(),
-		flush:        newFlushState(st, v.End()),
-		acks:         acks{ring: mem.NewRing[ack](s.config.MaxUnacked), waits: &s.times.Flush},
-		times:        &s.times,
-		clock:        s.mono,
-		segmentBytes: cmp.Or(st.Log.SegmentBytes, 1<<30),
+		log:   l,
+		epoch: v.Epoch(),
+		flush: newFlushState(st, v.End()),
+		acks:  acks{ring: mem.NewRing[ack](s.config.MaxUnacked), waits: &s.times.Flush},
+		times: &s.times,
+		clock: s.mono,
 	}
 	// Recovery has fsynced all there is, so a lone replica has committed it.
 	p.offsets = p.offsets.after(v.Start(), v.End(), v.End(), v.End())
@@ -230,7 +229,7 @@ func (p *Partition) Produce(ws []Write) (mine bool) {
 // to enter; in sync mode it may then be kept for the time of one flush.
 func (p *Partition) Enter(alone bool) {
 	n := p.queued.Used()
-	if n > maxInline || p.leader.rollDue(n) || p.dir.slow.Load() {
+	if n > maxInline || !p.log.Steady(n) || p.dir.slow.Load() {
 		p.leave()
 		return
 	}

@@ -469,7 +469,7 @@ func TestDeadline(t *testing.T) {
 // TestRetention never gives up what consumers could not see yet.
 func TestRetention(t *testing.T) {
 	st := Settings{Flush: Sync, Log: storage.Options{SegmentBytes: 500, RetentionBytes: 500}}
-	newRig(t, st, SetConfig{}).play(`
+	newRig(t, st, SetConfig{TidyEvery: time.Second}).play(`
 		produce a b c d bytes=200; turn         | 0≤0≤4,0
 		clock 10; tidy; turn                    |
 		start; done; turn                       | a=0 b=1 c=2 d=3 0≤4≤4,4
@@ -480,7 +480,7 @@ func TestRetention(t *testing.T) {
 // TestFullMailboxDelaysProof keeps what a partition has to hear of its recovery
 // point until there is room in its mailbox.
 func TestFullMailboxDelaysProof(t *testing.T) {
-	newRig(t, Settings{FlushEvery: time.Hour}, SetConfig{QueueLimit: 1}).play(`
+	newRig(t, Settings{FlushEvery: time.Hour}, SetConfig{QueueLimit: 1, TidyEvery: 5003 * time.Second}).play(`
 		tidy; turn                              |
 		produce a b c; turn; trim 1; turn       | a=0 b=1 c=2 0≤3≤3,0
 		start; done; turn                       | 1≤3≤3,3

@@ -127,7 +127,7 @@ func TestInline(t *testing.T) {
 // TestInlineLimits leaves to the appender what would hold up a connection.
 func TestInlineLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := openShop(t, 1, 1, Settings{Log: storage.Options{SegmentBytes: 2100 << 10}}, SetConfig{})
+		s := openShop(t, 1, 1, Settings{Log: storage.Options{SegmentBytes: 8500 << 10}}, SetConfig{})
 		defer s.stop()
 		defer s.set.Close()
 		f := func(batches, bytes int, want bool) {
@@ -149,8 +149,53 @@ func TestInlineLimits(t *testing.T) {
 		f(1, 100, true)
 		f(2, 500<<10, true)
 		f(2, 512<<10, false) // too much at once, with their headers
-		f(1, 900<<10, false) // the segment is full
-		f(1, 900<<10, true)  // of the new one
+		f(1, 200<<10, true)
+		f(2, 450<<10, false) // the file takes space ahead: 2125 KiB behind these
+		f(2, 450<<10, true)
+		f(2, 450<<10, true)
+		f(2, 450<<10, false) // and again
+		f(2, 450<<10, true)
+		f(2, 450<<10, true)
+		f(2, 450<<10, false) // the segment is full
+		f(2, 450<<10, true)  // of the new one
+	})
+}
+
+// TestUnlinkHoldsUpNobody: while an old segment is being unlinked its partition
+// takes writes, and does not close, since its folder may be another's then.
+func TestUnlinkHoldsUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShop(t, 1, 1, Settings{Log: storage.Options{SegmentBytes: 500, RetentionBytes: 500}}, SetConfig{TidyEvery: time.Second})
+		defer s.stop()
+		defer s.set.Close()
+		p := s.leader(0)
+		begun, held := make(chan struct{}, 100), make(chan struct{})
+		s.disks[0].BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpRemove && strings.HasSuffix(op.Name, ".log") {
+				begun <- struct{}{}
+				<-held
+			}
+			return nil
+		})
+		for range 20 {
+			s.settled(0).want(t, wire.CodeOK, p.View().End-1)
+		}
+		<-begun
+		end := p.View().End
+		s.settled(0).want(t, wire.CodeOK, end)
+
+		var closed atomic.Bool
+		var closing sync.WaitGroup
+		closing.Go(func() {
+			p.close(&wire.Error{Code: wire.CodeNotLeader})
+			closed.Store(true)
+		})
+		synctest.Wait()
+		if closed.Load() {
+			t.Error("closed while its files were being unlinked")
+		}
+		close(held)
+		closing.Wait()
 	})
 }
 

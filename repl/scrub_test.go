@@ -112,7 +112,7 @@ func TestScrubPass(t *testing.T) {
 // TestScrubFinds: the leader of a partition without a second copy finds damage.
 // It is told once, the rest is served, and nothing of the log is given up.
 func TestScrubFinds(t *testing.T) {
-	x := newScrubRig(t, SetConfig{ScrubRate: 1 << 30, ScrubEvery: time.Hour})
+	x := newScrubRig(t, SetConfig{ScrubRate: 1 << 30, ScrubEvery: time.Hour, TidyEvery: time.Second})
 	p, _ := x.set.Leader(wire.PartitionID{Topic: testID.Topic, Partition: 1})
 	was := p.View()
 	if err := x.fs.FlipBit(x.file(1, 3), 950<<10, 2); err != nil { // of the batch at offset 4

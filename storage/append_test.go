@@ -443,9 +443,9 @@ func TestCrossedRolls(t *testing.T) {
 // it, taken with few calls, and none once it is sealed or closed. A disk
 // without room for a step takes writes to its last page.
 func TestAllocatesAhead(t *testing.T) {
-	const step = 16 * pageSize
+	const step, parts = 8 << 20, 5
 	fs := NewMemFS(1)
-	l := newTestLog(t, fs, Options{SegmentBytes: aheadParts * step, IndexInterval: 1 << 20})
+	l := newTestLog(t, fs, Options{SegmentBytes: parts * step, IndexInterval: 1 << 20})
 	used := func() int64 {
 		total, free, err := fs.Space(".")
 		if err != nil {
@@ -454,7 +454,7 @@ func TestAllocatesAhead(t *testing.T) {
 		return total - free
 	}
 	unused := func() int64 { return used() - l.View().Bytes() } // slack of the last page and other files included
-	one := func() { mustAppend(t, l, 5, maker{value: 1000}.batch(t)) }
+	one := func() { mustAppend(t, l, 5, maker{value: 50_000}.batch(t)) }
 
 	idle := unused()
 	for l.tail.size < step {
@@ -463,19 +463,19 @@ func TestAllocatesAhead(t *testing.T) {
 	if n := fs.Count(OpAllocate); n != 0 || unused() > idle+pageSize {
 		t.Fatalf("a file of %d bytes: %d allocations, %d bytes beside its own", l.tail.size, n, unused())
 	}
-	for len(l.sealed) == 0 && l.tail.size < 40*step {
+	for len(l.sealed) == 0 && l.tail.size < (parts-1)*step {
 		one()
 		if unused() < idle || unused() > idle+2*step {
 			t.Fatalf("at %d bytes of log %d more are taken", l.tail.size, unused())
 		}
 	}
-	if n := fs.Count(OpAllocate); n < 20 || n > 40 {
+	if n := fs.Count(OpAllocate); n < parts-2 || n > parts-1 {
 		t.Fatalf("%d allocations for %d bytes", n, l.tail.size)
 	}
 	for len(l.sealed) == 0 {
 		one()
 	}
-	if unused() > idle+step/2 {
+	if unused() > idle+step/8 {
 		t.Fatalf("a sealed segment keeps %d bytes it does not use", unused()-idle)
 	}
 	for n := fs.Count(OpAllocate); fs.Count(OpAllocate) == n; { // to where most of a step lies ahead
@@ -490,7 +490,7 @@ func TestAllocatesAhead(t *testing.T) {
 	}
 
 	fs = NewMemFS(1)
-	l = newTestLog(t, fs, Options{SegmentBytes: aheadParts * step, IndexInterval: 1 << 20})
+	l = newTestLog(t, fs, Options{SegmentBytes: 1 << 20, IndexInterval: 1 << 20})
 	fs.SetCapacity(used() + 40*pageSize)
 	for {
 		_, err := l.Append([]wire.Batch{maker{value: 1000}.batch(t)}, 5, mem.Now{})

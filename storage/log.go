@@ -190,21 +190,45 @@ func (l *Log) begin(base wire.Offset) error {
 // The file of an always-synced log takes the length of its space at once, zeros:
 // an fsync after each write would else have to write a new length, too.
 func (l *Log) reach(end int64) {
-	step := l.o.SegmentBytes / aheadParts
-	if end <= l.ahead || l.tail.size < step {
+	if end <= l.ahead || l.tail.size < l.step() {
 		return
 	}
-	l.ahead = end + step
+	l.ahead = max(end, min(end+l.step(), l.o.SegmentBytes))
 	if l.file.Allocate(l.tail.size, l.ahead-l.tail.size) == nil && l.o.Synced {
 		l.file.Truncate(l.ahead)
 	}
 }
 
+// step is how much reach allocates at a time: 16 MiB of the usual 1 GiB, and a
+// larger part of a small segment, since each time can wait for the disk. An
+// always-synced log, which is small, has its length grow by it.
+func (l *Log) step() int64 {
+	n := l.o.SegmentBytes / aheadParts
+	if l.o.Synced {
+		return n
+	}
+	return min(max(n, 8<<20), l.o.SegmentBytes/4)
+}
+
+const aheadParts = 64
+
+// Steady reports whether n bytes more are likely to go in by plain writes. What
+// else an append may have to do, a new segment, index files, more space, changes
+// what the file system keeps in its journal, and can wait there as long as others'
+// fsyncs take. The owner's.
+func (l *Log) Steady(n int64) bool {
+	end := l.tail.size + n
+	return end <= l.o.SegmentBytes &&
+		(end <= l.ahead || l.tail.size < l.step()) &&
+		(l.active.made || int64(len(l.tail.heap))+n/l.home.every+1 < pageEntries)
+}
+
 // giveBack frees what reach allocated and no write used. To leave it is no harm,
-// but a file that has grown must end with its last batch before another one
-// follows it: what is bad behind that would be judged by what follows.
+// and a little is left, but a file that has grown must end with its last batch
+// before another one follows it: what is bad behind that would be judged by
+// what follows.
 func (l *Log) giveBack() error {
-	if l.ahead > l.tail.size {
+	if left := l.ahead - l.tail.size; left > l.step()/8 || left > 0 && l.o.Synced {
 		err := l.file.Truncate(l.tail.size)
 		if err == nil && l.o.Synced {
 			err = syncFile(l.file)
@@ -216,10 +240,6 @@ func (l *Log) giveBack() error {
 	l.ahead = 0
 	return nil
 }
-
-// aheadParts is the part of a segment that is allocated at a time: 16 MiB of
-// the usual 1 GiB.
-const aheadParts = 64
 
 // ID returns the partition's id.
 func (l *Log) ID() wire.PartitionID { return l.home.id }

@@ -290,22 +290,32 @@ func (l *Log) doom() bool {
 // names, and returns how many. Those that a trim or retention gave up since
 // then wait: were they gone first, a power cut would leave a log without its
 // beginning.
-func (l *Log) Reclaim() (n int, err error) { return l.TakeDoomed().Unlink() }
+func (l *Log) Reclaim() (n int, err error) { return l.TakeDoomed(math.MaxInt64).Unlink() }
 
 // A Doomed holds segments that nothing needs any more.
 type Doomed []*segment
 
 // TakeDoomed takes from the log what Reclaim would unlink, so that another
-// goroutine can.
-func (l *Log) TakeDoomed() Doomed {
+// goroutine can, before the log is closed: the oldest segments of about most
+// bytes, inclusive, or a larger one alone.
+func (l *Log) TakeDoomed(most int64) Doomed {
 	l.doom()
 	n := 0
-	for n < len(l.doomed) && l.doomed[n].final.end <= l.durableStart {
+	for n < len(l.doomed) && (n == 0 || most >= l.doomed[n].final.size) && l.doomed[n].final.end <= l.durableStart {
+		most -= l.doomed[n].final.size
 		n++
 	}
 	taken := Doomed(l.doomed[:n:n])
 	l.doomed = l.doomed[n:]
 	return taken
+}
+
+// Leave closes the files, and leaves their removal to the next start.
+func (d Doomed) Leave() {
+	for _, s := range d {
+		s.closeIndexes()
+		s.home.files.forget(s)
+	}
 }
 
 // Unlink removes the files and returns how many segments are gone. What an error
