@@ -81,7 +81,7 @@ func measureIdle(ctx context.Context, t *target, l *load, d *Display) (*Result, 
 	s := span{records: int64(l.conns)}
 	from := t.cpu()
 	stop := t.watch(d, "opening ", m, s)
-	conns, err := dialAll(ctx, t.Addr, l.conns, m)
+	conns, err := dialAll(ctx, t, l.conns, m)
 	opened := t.cpu()
 	r.Intervals = stop()
 	defer func() {
@@ -119,7 +119,7 @@ func measureIdle(ctx context.Context, t *target, l *load, d *Display) (*Result, 
 const portsEach = 20_000
 
 // dialAll opens n connections, a few at a time.
-func dialAll(ctx context.Context, addr string, n int, m *meter) ([]*wire.Conn, error) {
+func dialAll(ctx context.Context, t *target, n int, m *meter) ([]*wire.Conn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	conns := make([]*wire.Conn, n)
@@ -129,7 +129,7 @@ func dialAll(ctx context.Context, addr string, n int, m *meter) ([]*wire.Conn, e
 		running.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
 				began := time.Now()
-				c, err := wire.Dial(ctx, dialerFor(addr, i), addr, wire.DialOptions{Client: "teralog-bench", Software: wire.Software})
+				c, err := wire.Dial(ctx, dialerFor(t.Addr, i), t.Addr, wire.DialOptions{Client: "teralog-bench", Software: wire.Software, TLS: t.tls})
 				if err != nil {
 					cancel(fmt.Errorf("connection %d: %w", i+1, err))
 					return

@@ -20,10 +20,11 @@ type load struct {
 	workload string
 	command  string // as it was typed
 
-	server string // "": a broker of our own
-	pid    int    // of the server, 0: not known
-	http   string // where the server has its metrics
-	dir    string // where our own broker's directory is made
+	server   string          // "": a broker of our own
+	pid      int             // of the server, 0: not known
+	http     string          // where the server has its metrics
+	tlsFiles client.TLSFiles // how to reach the server
+	dir      string          // where our own broker's directory is made
 
 	topic      string
 	partitions int    // 0: 1, or what the topic has
@@ -72,6 +73,7 @@ func (l *load) brokerFlags(f *flags) {
 	f.StringVar(&l.server, "server", "", "host:port of the broker to load (by default one is started for the run)")
 	f.IntVar(&l.pid, "broker-pid", 0, "process of that broker, if it runs on this machine: its CPU and memory are reported")
 	f.StringVar(&l.http, "broker-http", "", "host:port of that broker's metrics")
+	l.tlsFiles.Flags(f.FlagSet)
 	f.StringVar(&l.dir, "dir", "", "where the directory of our own broker is made (by default the directory for temporary files)")
 }
 
@@ -161,6 +163,8 @@ func (l *load) check() error {
 		err = errors.New("--duration must be more than 0")
 	case l.server == "" && (l.pid != 0 || l.http != ""):
 		err = errors.New("--broker-pid and --broker-http go with --server")
+	case l.server == "" && l.tlsFiles != (client.TLSFiles{}):
+		err = errors.New("--tls and its like go with --server")
 	case l.server != "" && l.dir != "":
 		err = errors.New("--dir is for a broker of our own, without --server")
 	}

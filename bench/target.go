@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,7 @@ import (
 type target struct {
 	*Broker
 	c   *client.Client
+	tls *tls.Config // nil: plaintext
 	dir string // its files, if it is our own child
 }
 
@@ -29,6 +31,10 @@ const dialTime = 5 * time.Second
 // open starts a broker, or takes the one named.
 func (l *load) open(start Start) (*target, error) {
 	t := &target{Broker: &Broker{Addr: l.server, HTTP: l.http, PID: l.pid}}
+	var err error
+	if t.tls, err = l.tlsFiles.Config(); err != nil {
+		return nil, usage{fmt.Errorf("TLS: %w", err)}
+	}
 	if l.server == "" {
 		dir, err := os.MkdirTemp(l.dir, "teralog-bench-")
 		if err != nil {
@@ -44,7 +50,7 @@ func (l *load) open(start Start) (*target, error) {
 	} else {
 		conn.Close()
 	}
-	c, err := client.New(client.Options{Servers: []string{t.Addr}, Name: "teralog-bench"})
+	c, err := client.New(client.Options{Servers: []string{t.Addr}, TLS: t.tls, Name: "teralog-bench"})
 	if err != nil {
 		return nil, errors.Join(usage{err}, t.close())
 	}
@@ -70,7 +76,7 @@ const prepareTime = 5 * time.Minute
 // prepare makes the topic, or sees that the one there is fits. Partitions and
 // flush mode of the load are those of the topic from then on.
 func (t *target) prepare(ctx context.Context, l *load) error {
-	c, err := client.New(client.Options{Servers: []string{t.Addr}, Name: "teralog-bench", RequestTimeout: prepareTime})
+	c, err := client.New(client.Options{Servers: []string{t.Addr}, TLS: t.tls, Name: "teralog-bench", RequestTimeout: prepareTime})
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,7 @@ type verifyOptions struct {
 	codec                wire.Codec
 	flush                string
 	server               string
+	tlsFiles             client.TLSFiles
 	kill                 bool
 	killEvery            time.Duration
 	seed                 uint64
@@ -107,6 +108,7 @@ func (v *verification) parse(args []string, out io.Writer) error {
 	f.Var(value[wire.Codec]{&v.codec, wire.ParseCodec, wire.Codec.String}, "codec", "compression: none, gzip, snappy or zstd")
 	f.Var(oneOf(&v.flush, flushWords...), "flush", "when records are made durable: async, interval or sync")
 	f.StringVar(&v.server, "server", "", "host:port of a broker that runs already (by default one is started)")
+	v.tlsFiles.Flags(f.FlagSet)
 	f.StringVar(&v.node.dir, "data-dir", "", "where the started broker keeps its files (by default they are removed)")
 	f.BoolVar(&v.kill, "kill-broker", false, "kill the started broker at random moments with SIGKILL and start it again")
 	f.Var(duration(&v.killEvery), "kill-every", "mean time that it lives")
@@ -137,6 +139,8 @@ func (v *verification) check() error {
 	case err != nil:
 	case v.server != "" && (v.kill || v.node.dir != ""):
 		err = errors.New("--kill-broker and --data-dir are for a broker started here, without --server")
+	case v.server == "" && v.tlsFiles != (client.TLSFiles{}):
+		err = errors.New("--tls and its like go with --server")
 	case v.killEvery < time.Millisecond:
 		err = errors.New("--kill-every is at least 1ms")
 	}
@@ -159,7 +163,11 @@ func (v *verification) run(ctx context.Context) (verdict verdict, err error) {
 		defer func() { err = errors.Join(err, v.node.broker.Stop()) }()
 		addr = v.node.broker.Addr
 	}
-	v.c, err = client.New(client.Options{Servers: []string{addr}, Name: "teralog-verify", BackoffMax: 200 * time.Millisecond})
+	encrypted, err := v.tlsFiles.Config()
+	if err != nil {
+		return verdict, usage{fmt.Errorf("TLS: %w", err)}
+	}
+	v.c, err = client.New(client.Options{Servers: []string{addr}, TLS: encrypted, Name: "teralog-verify", BackoffMax: 200 * time.Millisecond})
 	if err != nil {
 		return verdict, err
 	}

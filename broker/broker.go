@@ -89,7 +89,8 @@ type Broker struct {
 
 	followers atomic.Int32 // of the events
 
-	peers     *peers // nil: this node is alone
+	secure    *secure // nil: TLS is not configured
+	peers     *peers  // nil: this node is alone
 	server    *wire.Server
 	count     counts
 	handovers handovers
@@ -124,6 +125,10 @@ func New(c Config, e Env) (*Broker, error) {
 		searches: mem.NewBudget(maxSearches),
 	}
 	began := b.time().Mono
+	var err error
+	if b.secure, err = openSecure(c); err != nil {
+		return nil, err
+	}
 	if err := b.open(); err != nil {
 		b.abandon()
 		return nil, err
@@ -138,7 +143,10 @@ func New(c Config, e Env) (*Broker, error) {
 		Budget:      mem.NewBudget(c.Memory),
 		MaxConns:    c.MaxConnections,
 		IdleTimeout: c.IdleTimeout,
-		Log:         e.Log,
+		Unfit: func(reason, remote string, err error) {
+			b.event(EventClientRefused, slog.String("reason", reason), slog.String("remote", remote), slog.Any("err", err))
+		},
+		Log: e.Log,
 	}
 	return b, nil
 }
@@ -181,16 +189,10 @@ func (b *Broker) Recovery() []string {
 	return append(lines, b.hosts.report()...)
 }
 
-// Run serves on ln until ctx is done, then stops cleanly: requests in flight
+// Run serves on ln, which may be nil after ServeTLS, until ctx is done, then stops cleanly: requests in flight
 // are answered, everything is fsynced, and the clean marks are written. An
 // error means that it stopped by itself, or not cleanly.
 func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
-	addr := b.config.Advertise
-	if addr == "" {
-		addr = ln.Addr().String()
-	}
-	b.addr.Store(&addr)
-
 	// The loops outlive the connections: what is in flight needs them.
 	loops, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -208,8 +210,7 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 		b.loop(func() { b.runReady(loops) })
 		b.loop(func() { b.runWork(loops) })
 	}
-	served := make(chan error, 1)
-	go func() { served <- b.server.Serve(ln) }()
+	served := b.serve(ln)
 
 	var failure error
 	select {
@@ -234,6 +235,23 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 
 // errAsked is why a broker stops that was told to.
 var errAsked = errors.New("it was told to")
+
+// serve begins to serve clients, on ln and by TLS. Why the first listener ended comes
+// from served.
+func (b *Broker) serve(ln net.Listener) (served <-chan error) {
+	ended := make(chan error, 2)
+	if ln != nil {
+		addr := cmp.Or(b.config.Advertise, ln.Addr().String())
+		b.addr.Store(&addr)
+		go func() { ended <- b.server.Serve(ln) }()
+	}
+	if s := b.secure; s != nil && s.ln != nil {
+		addr := cmp.Or(b.config.TLSAdvertise, s.ln.Addr().String())
+		s.addr.Store(&addr)
+		go func() { ended <- b.server.ServeTLS(s.ln, s.config) }()
+	}
+	return ended
+}
 
 // end waits for the loops and closes everything, but no longer than drain for a
 // disk that hangs.

@@ -16,10 +16,15 @@ type Config struct {
 	DataDirs       []string    // the first holds the metadata log, unless MetadataDir does
 	MetadataDir    string      // for the metadata log and nothing else; empty: the first of DataDirs
 	LostDirs       []wire.UUID // ids of data directories that will not come back: empty ones may take their place
-	Listen         string      // host:port; port 0 picks a free one
+	Listen         string      // host:port for plaintext; port 0 picks a free one; empty: none
 	Advertise      string      // address told to clients; empty: the one listened on
-	HTTP           string      // host:port of the operator's view; empty: none
-	HTTPRecords    string      // who may see records there: local, on or off
+	TLSListen      string      // host:port for TLS; empty: none
+	TLSAdvertise   string      // what Advertise is for those who came by TLS
+	TLSCert        string      // a path or credential:NAME, of PEM, like the two below
+	TLSKey         string
+	TLSClientCA    string // whose certificates clients must present; empty: they need none
+	HTTP           string // host:port of the operator's view; empty: none
+	HTTPRecords    string // who may see records there: local, on or off
 	Node           wire.NodeID
 	PeerListen     string     // host:port for the other nodes; empty: this node's address in Peers
 	Peers          []PeerAddr // all nodes that keep the metadata, this one included, by number; none: this one alone
@@ -69,6 +74,21 @@ func (c *Config) Check() error {
 		return fmt.Errorf("peers (%s) do not name this node, which is %d", joinPeers(c.Peers), c.Node)
 	case c.PeerListen != "" && len(c.Peers) == 0:
 		return fmt.Errorf("peer-listen without peers: there is nobody to hear")
+	}
+	return c.checkListeners()
+}
+
+// checkListeners sees that nobody believes in encryption that is not there.
+func (c *Config) checkListeners() error {
+	switch {
+	case c.Listen == "" && c.TLSListen == "":
+		return fmt.Errorf("neither listen nor tls-listen: no client could come")
+	case c.Listen == "" && c.Advertise != "":
+		return fmt.Errorf("advertise without listen; for clients of TLS it is tls-advertise")
+	case c.TLSListen != "" && (c.TLSCert == "" || c.TLSKey == ""):
+		return fmt.Errorf("tls-listen needs tls-cert and tls-key")
+	case c.TLSListen == "" && c.TLSCert+c.TLSKey+c.TLSClientCA+c.TLSAdvertise != "":
+		return fmt.Errorf("settings of TLS without tls-listen: nothing would be encrypted")
 	}
 	return nil
 }

@@ -45,8 +45,13 @@ var Keys = []Key{
 		func(c *Config, s string) error { c.MetadataDir = strings.TrimSpace(s); return nil }, func(c *Config) string { return c.MetadataDir }),
 	key("lost-dirs", "ids of data directories that are lost for good, separated by commas: empty ones may take their place",
 		setLostDirs, func(c *Config) string { return joinUUIDs(c.LostDirs) }),
-	addr("listen", "address to accept clients on; port 0 picks a free one", func(c *Config) *string { return &c.Listen }),
+	optionalAddr("listen", "address to accept clients on, unencrypted; port 0 picks a free one; empty: nowhere", func(c *Config) *string { return &c.Listen }),
 	optionalAddr("advertise", "address told to clients, where it differs from the one listened on", func(c *Config) *string { return &c.Advertise }),
+	optionalAddr("tls-listen", "address to accept clients on by TLS 1.2 or later; empty: nowhere", func(c *Config) *string { return &c.TLSListen }),
+	optionalAddr("tls-advertise", "address told to clients that came by TLS, where it differs from tls-listen", func(c *Config) *string { return &c.TLSAdvertise }),
+	text("tls-cert", "certificate for tls-listen, and those above it: a PEM file, or credential:NAME of systemd; read again on SIGHUP", func(c *Config) *string { return &c.TLSCert }),
+	text("tls-key", "its private key, likewise; a file that others may read is refused", func(c *Config) *string { return &c.TLSKey }),
+	text("tls-client-ca", "clients must present a certificate signed by one of these, likewise; empty: they need none", func(c *Config) *string { return &c.TLSClientCA }),
 	optionalAddr("http", "address to serve the console, /metrics, /healthz, /events and /config on, unencrypted and open to whoever reaches it; empty: nowhere",
 		func(c *Config) *string { return &c.HTTP }),
 	key("http-records", "who may see records on the console: local (who connects from this machine by its loopback address), on (whoever reaches http) or off", setHTTPRecords,
@@ -68,6 +73,11 @@ var Keys = []Key{
 
 func key(name, doc string, set func(*Config, string) error, get func(*Config) string) Key {
 	return Key{Name: name, Doc: doc, set: set, get: get}
+}
+
+// text is a setting that may be anything.
+func text(name, doc string, field func(*Config) *string) Key {
+	return key(name, doc, func(c *Config, s string) error { *field(c) = s; return nil }, func(c *Config) string { return *field(c) })
 }
 
 func addr(name, doc string, field func(*Config) *string) Key {

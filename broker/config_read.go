@@ -17,7 +17,8 @@ import (
 const envPrefix = "TERALOG_"
 
 // otherEnv are the variables with our prefix that set no key.
-var otherEnv = []string{"TERALOG_CONFIG", "TERALOG_SERVERS"}
+var otherEnv = []string{"TERALOG_CONFIG", "TERALOG_SERVERS", "TERALOG_CLIENT_TLS", "TERALOG_CLIENT_TLS_CA",
+	"TERALOG_CLIENT_TLS_CERT", "TERALOG_CLIENT_TLS_KEY", "TERALOG_CLIENT_TLS_SERVER_NAME"}
 
 // A reading takes settings over from one source after the other. A source
 // outdoes those before it.

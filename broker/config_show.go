@@ -59,7 +59,8 @@ would be in force, as a configuration file, and where each value comes from.
   teralog config check teralog.conf --listen 0.0.0.0:7400
 
 It ends with 0 if a broker would take it, and with 78 if not: an unknown or
-repeated key, a value that cannot be, or settings that do not fit together. A
+repeated key, a value that cannot be, settings that do not fit together, or a
+certificate that is of no use (credentials of systemd are not there to be read). A
 broker that runs shows what is in force at /config of its --http address.
 `
 
@@ -80,6 +81,9 @@ func ConfigCommand(_ context.Context, args []string, _ io.Reader, out, _ io.Writ
 		return &exitError{exitUsage, errors.New("which file? see teralog config --help")}
 	}
 	c, err := readServe(append([]string{"--config", args[1]}, args[2:]...), os.Environ())
+	if err == nil && c.keyFiles().there() {
+		_, err = openSecure(c)
+	}
 	if err != nil {
 		return err
 	}

@@ -112,7 +112,7 @@ func (b *Broker) overview(r *http.Request) (any, error) {
 	now, s := b.time(), newScrape(b)
 	o := &overview{
 		Now: now.Mono.Milliseconds(), Wall: now.Wall,
-		Node: int32(b.config.Node), Cluster: b.Cluster().String(), Version: wire.Software, Address: b.address(),
+		Node: int32(b.config.Node), Cluster: b.Cluster().String(), Version: wire.Software, Address: b.address(b.config.Listen == ""),
 		Start: b.dirs[0].Start().Number, Started: now.Wall - now.Mono.Milliseconds(), Events: []json.RawMessage{},
 		Topics: len(b.Image().Topics()), Partitions: b.partitions(), Queued: s.queued.Queued,
 		Counters: shownCounters{

@@ -15,23 +15,25 @@ type EventKind uint8
 
 // What happens to a broker, with the fields that come with it.
 const (
-	EventStart            EventKind = iota + 1 // version, clean, topics, partitions, took
-	EventStop                                  // why
-	EventClockJumped                           // by
-	EventTopicCreated                          // topic, id, partitions
-	EventTopicDeleted                          // topic, id, partitions
-	EventSegmentRolled                         // topic, part, offset: the first of the new segment
-	EventLogTrimmed                            // topic, part, from, to: the offsets dropped at its beginning, to exclusive
-	EventLogTruncated                          // topic, part, offset, bytes: cut off behind its end by a start, and err, why
-	EventPartitionOffline                      // topic, part, err
-	EventDamageFound                           // topic, part, from, to: offsets, to exclusive
-	EventFlushLate                             // dir, took
-	EventDirectorySlow                         // dir, why
-	EventDirectoryOffline                      // dir, err
-	EventLimitReached                          // limit, and what it met
-	EventLimitLeft                             // limit: there is room again
-	EventClientRefused                         // reason, remote, and what was asked for
-	EventRetentionHeld                         // topic, part, bytes: kept though old by a clock that jumped
+	EventStart              EventKind = iota + 1 // version, clean, topics, partitions, took
+	EventStop                                    // why
+	EventClockJumped                             // by
+	EventTopicCreated                            // topic, id, partitions
+	EventTopicDeleted                            // topic, id, partitions
+	EventSegmentRolled                           // topic, part, offset: the first of the new segment
+	EventLogTrimmed                              // topic, part, from, to: the offsets dropped at its beginning, to exclusive
+	EventLogTruncated                            // topic, part, offset, bytes: cut off behind its end by a start, and err, why
+	EventPartitionOffline                        // topic, part, err
+	EventDamageFound                             // topic, part, from, to: offsets, to exclusive
+	EventFlushLate                               // dir, took
+	EventDirectorySlow                           // dir, why
+	EventDirectoryOffline                        // dir, err
+	EventLimitReached                            // limit, and what it met
+	EventLimitLeft                               // limit: there is room again
+	EventClientRefused                           // reason, remote, and what was asked for
+	EventRetentionHeld                           // topic, part, bytes: kept though old by a clock that jumped
+	EventCertificateLoaded                       // cert, expires
+	EventCertificateRefused                      // err: the old one stays
 	endOfKinds
 )
 
@@ -45,23 +47,25 @@ var kinds = [endOfKinds]struct {
 	says   string
 	stormy bool
 }{
-	EventStart:            {"start", slog.LevelInfo, "started", false},
-	EventStop:             {"stop", slog.LevelInfo, "stops", false},
-	EventClockJumped:      {"clock_jumped", slog.LevelWarn, "the wall clock jumped", false},
-	EventTopicCreated:     {"topic_created", slog.LevelInfo, "topic created", false},
-	EventTopicDeleted:     {"topic_deleted", slog.LevelInfo, "topic deleted", false},
-	EventSegmentRolled:    {"segment_rolled", slog.LevelInfo, "segment rolled", true},
-	EventLogTruncated:     {"log_truncated", slog.LevelWarn, "log truncated", true},
-	EventLogTrimmed:       {"log_trimmed", slog.LevelInfo, "log trimmed", true},
-	EventPartitionOffline: {"partition_offline", slog.LevelError, "partition is offline", true},
-	EventDamageFound:      {"damage_found", slog.LevelError, "damage found", true},
-	EventFlushLate:        {"flush_late", slog.LevelWarn, "flush is late", false},
-	EventDirectorySlow:    {"directory_slow", slog.LevelWarn, "data directory is slow", false},
-	EventDirectoryOffline: {"directory_offline", slog.LevelError, "data directory failed", false},
-	EventLimitReached:     {"limit_reached", slog.LevelWarn, "limit reached", true},
-	EventLimitLeft:        {"limit_left", slog.LevelInfo, "limit left", true},
-	EventClientRefused:    {"client_refused", slog.LevelWarn, "client refused", true},
-	EventRetentionHeld:    {"retention_held", slog.LevelWarn, "retention waits, since the clock jumped and more than half of the partition seems old", true},
+	EventStart:              {"start", slog.LevelInfo, "started", false},
+	EventStop:               {"stop", slog.LevelInfo, "stops", false},
+	EventClockJumped:        {"clock_jumped", slog.LevelWarn, "the wall clock jumped", false},
+	EventTopicCreated:       {"topic_created", slog.LevelInfo, "topic created", false},
+	EventTopicDeleted:       {"topic_deleted", slog.LevelInfo, "topic deleted", false},
+	EventSegmentRolled:      {"segment_rolled", slog.LevelInfo, "segment rolled", true},
+	EventLogTruncated:       {"log_truncated", slog.LevelWarn, "log truncated", true},
+	EventLogTrimmed:         {"log_trimmed", slog.LevelInfo, "log trimmed", true},
+	EventPartitionOffline:   {"partition_offline", slog.LevelError, "partition is offline", true},
+	EventDamageFound:        {"damage_found", slog.LevelError, "damage found", true},
+	EventFlushLate:          {"flush_late", slog.LevelWarn, "flush is late", false},
+	EventDirectorySlow:      {"directory_slow", slog.LevelWarn, "data directory is slow", false},
+	EventDirectoryOffline:   {"directory_offline", slog.LevelError, "data directory failed", false},
+	EventLimitReached:       {"limit_reached", slog.LevelWarn, "limit reached", true},
+	EventLimitLeft:          {"limit_left", slog.LevelInfo, "limit left", true},
+	EventClientRefused:      {"client_refused", slog.LevelWarn, "client refused", true},
+	EventRetentionHeld:      {"retention_held", slog.LevelWarn, "retention waits, since the clock jumped and more than half of the partition seems old", true},
+	EventCertificateLoaded:  {"certificate_loaded", slog.LevelInfo, "certificate loaded", false},
+	EventCertificateRefused: {"certificate_refused", slog.LevelError, "the new certificate is of no use, the old one stays", false},
 }
 
 // String returns the name used in /events.

@@ -12,7 +12,7 @@ func (b *Broker) metadata(c *wire.Call) {
 		return
 	}
 	resp := wire.MetadataResponse{
-		Nodes:      []wire.NodeAddr{{ID: b.config.Node, Addr: b.address()}},
+		Nodes:      []wire.NodeAddr{{ID: b.config.Node, Addr: b.address(c.Encrypted())}},
 		Controller: b.config.Node,
 	}
 	b.topics(req.Topics, req.All, func(name string, t *coord.Topic) {
@@ -92,12 +92,17 @@ func (b *Broker) topics(names []string, all bool, f func(string, *coord.Topic)) 
 	}
 }
 
-// address returns the address told to clients.
-func (b *Broker) address() string {
-	if addr := b.addr.Load(); addr != nil {
+// address returns the address told to clients: who came by TLS is to come by TLS
+// again.
+func (b *Broker) address(encrypted bool) string {
+	told, otherwise := &b.addr, b.config.Listen
+	if encrypted {
+		told, otherwise = &b.secure.addr, b.config.TLSListen
+	}
+	if addr := told.Load(); addr != nil {
 		return *addr
 	}
-	return b.config.Listen
+	return otherwise
 }
 
 func (b *Broker) recovery(c *wire.Call) {

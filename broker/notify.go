@@ -66,23 +66,35 @@ func (n *notifier) say(state string) {
 }
 
 // attend says that b, which is about to run on ln, is ready, and feeds the
-// watchdog while its main loops turn. That ends when the returned listener is
-// closed, with which a stop begins, whatever its cause: from there on the manager
-// counts the time of the stop.
+// watchdog while its main loops turn. That ends when the returned listener, or
+// that of TLS, is closed, with which a stop begins, whatever its cause: from there
+// on the manager counts the time of the stop.
 func (n *notifier) attend(b *Broker, ln net.Listener, status string) net.Listener {
 	if n == nil {
 		return ln
 	}
 	n.say("READY=1\nSTATUS=" + status)
 	ctx, cancel := context.WithCancel(context.Background())
-	d := &door{Listener: ln, onClose: func() {
+	stopping := sync.OnceFunc(func() {
 		cancel()
 		n.say("STOPPING=1\nSTATUS=stopping")
-	}}
-	if n.every > 0 {
-		go newWatchdog(b, d, n).run(ctx)
+	})
+	var doors []*door
+	through := func(ln net.Listener) net.Listener {
+		d := &door{Listener: ln, onClose: stopping}
+		doors = append(doors, d)
+		return d
 	}
-	return d
+	if ln != nil {
+		ln = through(ln)
+	}
+	if s := b.secure; s != nil && s.ln != nil {
+		s.ln = through(s.ln)
+	}
+	if n.every > 0 {
+		go newWatchdog(b, doors, n).run(ctx)
+	}
+	return ln
 }
 
 // A door is a listener that shows whether the loop that accepts still turns, and

@@ -37,14 +37,17 @@ type watchdog struct {
 // janitorPatience covers the unlinking of terabytes.
 const janitorPatience = 30 * time.Minute
 
-func newWatchdog(b *Broker, d *door, n *notifier) *watchdog {
+func newWatchdog(b *Broker, doors []*door, n *notifier) *watchdog {
 	janitors := max(janitorPatience, 2*b.config.FlushLost, n.every)
-	return &watchdog{every: n.every, log: n.log, beat: func() { n.say("WATCHDOG=1") }, loops: []*pulse{
-		{name: "accept", patience: n.every, turns: d.turns},
+	w := &watchdog{every: n.every, log: n.log, beat: func() { n.say("WATCHDOG=1") }, loops: []*pulse{
 		{name: "timers of fetches", patience: n.every, turns: b.wheel.Round},
 		{name: "timers of partitions", patience: n.every, turns: b.set.TimersTurn},
 		{name: "janitors", patience: janitors, turns: b.set.JanitorsTurn},
 	}}
+	for _, d := range doors {
+		w.loops = append(w.loops, &pulse{name: "accept", patience: n.every, turns: d.turns})
+	}
+	return w
 }
 
 // run gives beats until ctx ends. It is called once.

@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/teralog/teralog/coord"
 	"github.com/teralog/teralog/mem"
@@ -45,6 +47,8 @@ files in ./teralog-data and listens on 127.0.0.1:7400.
 Flags; each may also stand in the file as "name = value", or in the
 environment. A flag outdoes the environment, that the file, that the default.
 teralog config check FILE tells what would be in force.
+
+On SIGHUP it reads the certificates of TLS again; connections live on.
 
 It ends with 0 when it was stopped, 2 for a bad command line, 78 for a bad
 setting or the data directory of another node, 74 for a disk that cannot be
@@ -90,17 +94,13 @@ func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
 	if err != nil {
 		log.Warn("no service manager will be told anything", "err", err)
 	}
-	ln, err := net.Listen("tcp", c.Listen)
+	hung := make(chan os.Signal, 1)
+	signal.Notify(hung, syscall.SIGHUP) // from here on it does not end the process
+	defer signal.Stop(hung)
+	l, err := openListeners(c)
+	defer l.close()
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	defer ln.Close()
-	var view net.Listener
-	if c.HTTP != "" {
-		if view, err = net.Listen("tcp", c.HTTP); err != nil {
-			return fmt.Errorf("http: %w", err)
-		}
-		defer view.Close()
+		return err
 	}
 	b, err := New(c, env)
 	if err != nil {
@@ -109,15 +109,62 @@ func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
 	for _, line := range b.Recovery() {
 		log.Info("recovery", "did", line)
 	}
-	at := fmt.Sprintf("listen %s", ln.Addr())
-	if view != nil {
-		defer b.view(view)()
-		at += fmt.Sprintf(", http %s", view.Addr())
+	if l.http != nil {
+		defer b.view(l.http)()
 	}
-	fmt.Fprintf(out, "teralog %s ready: %s, data %s, node %d, cluster %v, %d topics\n",
-		wire.Software, at, strings.Join(c.Dirs(), ","), c.Node, b.Cluster(), len(b.Image().Topics()))
+	if l.tls != nil {
+		b.ServeTLS(l.tls)
+	}
+	fmt.Fprintf(out, "teralog %s ready: %v, data %s, node %d, cluster %v, %d topics\n",
+		wire.Software, l, strings.Join(c.Dirs(), ","), c.Node, b.Cluster(), len(b.Image().Topics()))
+	serving, end := context.WithCancel(ctx)
+	defer end()
+	go b.reloadOn(serving, hung)
 	go mem.Calm(ctx, min(c.Flushers*len(c.Dirs()), maxKeptProcs), b.requests)
-	return b.Run(ctx, manager.attend(b, ln, at))
+	return b.Run(ctx, manager.attend(b, l.plain, l.String()))
+}
+
+// listeners are where a broker is heard; nil: not there.
+type listeners struct{ plain, tls, http net.Listener }
+
+// openListeners opens those that c names. After an error some may be open.
+func openListeners(c Config) (l listeners, err error) {
+	for _, one := range []struct {
+		ln         *net.Listener
+		name, addr string
+	}{{&l.plain, "listen", c.Listen}, {&l.tls, "tls-listen", c.TLSListen}, {&l.http, "http", c.HTTP}} {
+		if one.addr == "" {
+			continue
+		}
+		if *one.ln, err = net.Listen("tcp", one.addr); err != nil {
+			*one.ln = nil
+			return l, fmt.Errorf("%s: %w", one.name, err)
+		}
+	}
+	return l, nil
+}
+
+func (l listeners) close() {
+	for _, ln := range []net.Listener{l.plain, l.tls, l.http} {
+		if ln != nil {
+			ln.Close()
+		}
+	}
+}
+
+// String names the addresses, as scripts read them from the line of a broker that
+// is ready.
+func (l listeners) String() string {
+	var all []string
+	add := func(name string, ln net.Listener) {
+		if ln != nil {
+			all = append(all, name+" "+ln.Addr().String())
+		}
+	}
+	add("listen", l.plain)
+	add("tls", l.tls)
+	add("http", l.http)
+	return strings.Join(all, ", ")
 }
 
 // coded gives an error after which a restart would be no help its exit code: a

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +25,13 @@ type Options struct {
 
 	// Dialer opens connections; nil is a net.Dialer.
 	Dialer wire.Dialer
+
+	// TLS encrypts all connections; nil does not. Its RootCAs say which
+	// certificates of brokers are believed (nil: the system's), its Certificates
+	// are shown to brokers that ask. Without a ServerName, that in a broker's
+	// certificate must be the host dialled. It is not changed, and must not be
+	// by others. See TLSFiles for one made of files.
+	TLS *tls.Config
 
 	// DialTimeout bounds one attempt to connect, Hello included. 0 is 10 s.
 	DialTimeout time.Duration

@@ -93,7 +93,7 @@ func (s *conns) look(addr string) (k *slot, dialing <-chan struct{}, conn *wire.
 func (s *conns) dial(ctx context.Context, addr string, k *slot) (*wire.Conn, error) {
 	bounded, cancel := context.WithTimeout(ctx, s.c.o.DialTimeout)
 	defer cancel()
-	conn, err := wire.Dial(bounded, s.c.o.Dialer, addr, wire.DialOptions{Client: s.c.o.Name, Software: wire.Software, Pool: frames})
+	conn, err := wire.Dial(bounded, s.c.o.Dialer, addr, wire.DialOptions{Client: s.c.o.Name, Software: wire.Software, Pool: frames, TLS: s.c.o.TLS})
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,6 +6,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -57,6 +58,7 @@ func usageError(format string, args ...any) error {
 func coded(ctx context.Context, err error) error {
 	var exit *exitError
 	var dial *net.OpError
+	var cert *tls.CertificateVerificationError
 	switch code := wire.CodeOf(err); {
 	case err == nil || errors.As(err, &exit):
 		return err
@@ -70,7 +72,7 @@ func coded(ctx context.Context, err error) error {
 		return &exitError{exitUsage, err}
 	case code == wire.CodeTopicRecreated || code == wire.CodeTruncated || code == wire.CodeOutOfRange:
 		return &exitError{exitConflict, err}
-	case errors.As(err, &dial) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, client.ErrTimeout):
+	case errors.As(err, &dial) || errors.As(err, &cert) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, client.ErrTimeout):
 		return &exitError{exitUnreachable, err}
 	}
 	return err
@@ -81,6 +83,7 @@ type flags struct {
 	*flag.FlagSet
 	usage   string
 	servers string
+	tls     client.TLSFiles
 	out     io.Writer // for help that was asked for
 }
 
@@ -92,6 +95,7 @@ func newFlags(usage string, out io.Writer) *flags {
 		servers = defaultServer
 	}
 	f.StringVar(&f.servers, "servers", servers, "brokers to begin with, separated by commas (TERALOG_SERVERS)")
+	f.tls.Flags(f.FlagSet)
 	return f
 }
 
@@ -156,29 +160,47 @@ func (f *flags) run(ctx context.Context, args []string, least, most int, do func
 	if err != nil {
 		return err
 	}
-	c, err := client.New(client.Options{Servers: strings.Split(f.servers, ","), Name: "teralog-cli"})
+	o := client.Options{Servers: strings.Split(f.servers, ","), Name: "teralog-cli"}
+	if o.TLS, err = f.tls.Config(); err != nil {
+		return usageError("TLS: %w", err)
+	}
+	c, err := client.New(o)
 	if err != nil {
 		return usageError("%w", err)
 	}
 	defer c.Close()
-	if err = reach(ctx, strings.Split(f.servers, ",")); err == nil {
+	if err = reach(ctx, o); err == nil {
 		err = do(c, rest)
 	}
-	var dial *net.OpError
-	if errors.As(err, &dial) {
-		err = fmt.Errorf("%w; is a broker running at %s? (--servers or TERALOG_SERVERS)", err, f.servers)
-	}
-	return coded(ctx, err)
+	return coded(ctx, f.advise(err))
 }
 
-// reach returns an error if nobody listens at any of the servers. The client
+// advise adds to an error what flag may be wrong.
+func (f *flags) advise(err error) error {
+	var dial *net.OpError
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &cert):
+		return fmt.Errorf("%w (--tls-ca names the authorities to believe, --tls-server-name the name to expect)", err)
+	case errors.As(err, &dial) && dial.Op != "remote error": // of TLS: somebody does run there
+		return fmt.Errorf("%w; is a broker running at %s? (--servers or TERALOG_SERVERS)", err, f.servers)
+	case f.tls == (client.TLSFiles{}) && wire.CodeOf(err) == wire.CodeUnsupported && errors.Is(err, wire.ErrNotSent):
+		return fmt.Errorf("%w (--tls and its like encrypt)", err)
+	}
+	return err
+}
+
+// reach returns an error if no broker answers at any of the servers. The client
 // would go on trying, as is right for a program; a person wants to know.
-func reach(ctx context.Context, servers []string) (err error) {
-	dialer := net.Dialer{Timeout: dialTimeout}
-	for _, addr := range servers {
-		var c net.Conn
-		if c, err = dialer.DialContext(ctx, "tcp", addr); err == nil {
-			return c.Close()
+func reach(ctx context.Context, o client.Options) (err error) {
+	for _, addr := range o.Servers {
+		patience, cancel := context.WithTimeout(ctx, dialTimeout)
+		var c *wire.Conn
+		c, err = wire.Dial(patience, &net.Dialer{}, addr, wire.DialOptions{Client: o.Name, Software: wire.Software, TLS: o.TLS})
+		cancel()
+		if err == nil {
+			c.Close()
+			return nil
 		}
 	}
 	return err
