@@ -2,7 +2,10 @@
 
 package mem
 
-import "sync/atomic"
+import (
+	"os"
+	"sync/atomic"
+)
 
 var planted atomic.Pointer[string]
 
@@ -11,6 +14,13 @@ var planted atomic.Pointer[string]
 func Mutant(name string) bool {
 	p := planted.Load()
 	return p != nil && *p == name
+}
+
+// A process, such as the child of a test, may be born with one.
+func init() {
+	if name := os.Getenv("TERALOG_MUTANT"); name != "" {
+		Plant(name)
+	}
 }
 
 // Plant plants the named bug in place of the one before; "" plants none.

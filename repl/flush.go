@@ -93,7 +93,7 @@ func (f *flushState) appended(end wire.Offset, n int64, now mem.Now) {
 // counted returns up to where this node's copy counts: for the commit, for
 // acks=1 and for what consumers see.
 func (f *flushState) counted() wire.Offset {
-	if f.mode == Sync {
+	if f.mode == Sync && !mem.Mutant("ack before fsync") {
 		return f.flushed
 	}
 	return f.end

@@ -28,7 +28,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.awaitStill(t)
-	t.Logf("full: %d B free, %d records acknowledged", b.free(t), b.ackedSoFar())
+	t.Logf("full: %d B free, %d records acknowledged", b.free(t), b.h.acked())
 	for range 6 {
 		if err := b.p.kill(); err != nil {
 			t.Fatal(err)
@@ -37,15 +37,15 @@ func TestFullDisk(t *testing.T) {
 		time.Sleep(time.Duration(b.rnd.Int64N(int64(300 * time.Millisecond))))
 		b.readAll(t, l)
 	}
-	before := b.ackedSoFar()
+	before := b.h.acked()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := b.c.DeleteTopic(ctx, ballast); err != nil {
 		t.Fatalf("delete a topic on a full disk: %v", err)
 	}
-	for b.ackedSoFar() < before+1000 {
+	for b.h.acked() < before+1000 {
 		if ctx.Err() != nil {
-			t.Fatalf("a minute after %d B came free, %d B are free and %d records were acknowledged", ballastBytes, b.free(t), b.ackedSoFar()-before)
+			t.Fatalf("a minute after %d B came free, %d B are free and %d records were acknowledged", ballastBytes, b.free(t), b.h.acked()-before)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -78,7 +78,7 @@ func TestFailedFsync(t *testing.T) {
 	select {
 	case <-b.p.ended:
 	case <-time.After(2 * time.Minute):
-		t.Fatalf("the broker goes on without a disk, %d records acknowledged", b.ackedSoFar())
+		t.Fatalf("the broker goes on without a disk, %d records acknowledged", b.h.acked())
 	}
 	l.abort()
 	t.Logf("the broker ended: %v\n%s", b.p.err, lastLines(b.log(), 5))
@@ -106,7 +106,7 @@ func TestFailedFsync(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for before := b.ackedSoFar(); b.ackedSoFar() < before+5000 && ctx.Err() == nil; {
+	for before := b.h.acked(); b.h.acked() < before+5000 && ctx.Err() == nil; {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err := l.finish(ctx); err != nil {
@@ -163,17 +163,11 @@ func (b *box) free(t *testing.T) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-func (b *box) ackedSoFar() int64 {
-	b.h.mu.Lock()
-	defer b.h.mu.Unlock()
-	return b.h.counts.acked
-}
-
 // awaitStill waits until no record has been acknowledged for a while.
 func (b *box) awaitStill(t *testing.T) {
 	last, since := int64(-1), time.Now()
 	for begun := time.Now(); time.Since(since) < 2*time.Second; time.Sleep(20 * time.Millisecond) {
-		if n := b.ackedSoFar(); n != last {
+		if n := b.h.acked(); n != last {
 			last, since = n, time.Now()
 		}
 		if time.Since(begun) > 2*time.Minute {

@@ -68,13 +68,6 @@ type box struct {
 	found     map[string]int // lines of recovery reports, by what they tell
 }
 
-// A stamped record was acknowledged.
-type stamped struct {
-	offset wire.Offset
-	time   int64 // of its append, ms
-	size   int64
-}
-
 // A position is where a reader stood when the power went: it had read the
 // record before next, of that epoch.
 type position struct {
@@ -248,7 +241,7 @@ func (b *box) makeTopics(t *testing.T) {
 
 // note keeps an acknowledgement; see load.
 func (b *box) note(p wire.PartitionID, a client.Ack, size int) {
-	b.acked[p] = append(b.acked[p], stamped{a.Offset, a.Time, int64(size)})
+	b.acked[p] = append(b.acked[p], stamped{a.Offset, a.Epoch, a.Time, int64(size)})
 }
 
 // stood notes where a reader stands; see load.

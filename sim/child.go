@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
@@ -23,17 +24,22 @@ import (
 const startLimit = time.Minute
 
 // serveTortured runs a broker as `serve` does, in a world that differs: its
-// process dies at a disk operation, or the machine seems to have been started
-// anew since.
-func serveTortured(ctx context.Context, args []string, out, notes io.Writer) error {
+// process dies at a disk operation, the machine seems to have been started anew
+// since, or its disk is a frail one that does what in says.
+func serveTortured(ctx context.Context, args []string, in io.Reader, out, notes io.Writer) error {
 	f := flag.NewFlagSet("sim broker", flag.ContinueOnError)
 	f.SetOutput(notes)
 	c := broker.DefaultConfig()
 	f.StringVar(&c.DataDirs[0], "data-dir", "", "")
 	f.StringVar(&c.Listen, "listen", "", "")
+	f.StringVar(&c.HTTP, "http", "", "")
 	f.Int64Var(&c.Reserve, "reserve", c.Reserve, "")
 	at := f.String("die", "", "PLACE@NTH@MOMENT")
 	boot := f.String("boot", "", "boot id of the machine; empty: the real one")
+	frail := f.String("disk", "", "journal of a frail disk; empty: the disk is sound")
+	power := f.Bool("power-cut", false, "the power was cut since the last process")
+	space := f.String("full", "", "BYTES seen|hidden: so much may be on the frail disk")
+	seed := f.Uint64("seed", 0, "of what a power cut takes")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -52,13 +58,30 @@ func serveTortured(ctx context.Context, args []string, out, notes io.Writer) err
 		}
 		env.FS = deadlyFS{storage.OS(), d}
 	}
+	if *frail != "" {
+		d, err := newFrailDisk(c.DataDirs[0], *frail, *power, rand.New(rand.NewPCG(*seed, 0xD15C)))
+		if err == nil && *space != "" {
+			err = d.space.parse(*space)
+		}
+		if err != nil {
+			return err
+		}
+		env.FS = frailFS{storage.OS(), d}
+		go func() {
+			if err := d.obey(in); err != nil {
+				panic(err)
+			}
+		}()
+	}
 	return broker.ServeIn(ctx, c, env, out)
 }
 
 // A process is a broker that runs as a child of this one.
 type process struct {
 	cmd   *exec.Cmd
+	tell  io.Writer     // what its disk is to do: see frailDisk.obey
 	addr  string        // once ready
+	http  string        // likewise; empty: none
 	ready chan struct{} // closed when it serves; never, if it ends before
 	ended chan struct{}
 	err   error // once ended
@@ -83,13 +106,19 @@ func launch(log string, args ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.tell, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
 	go func() {
 		line, _ := bufio.NewReader(stdout).ReadString('\n')
 		if _, rest, ok := strings.Cut(line, "ready: listen "); ok {
-			p.addr, _, _ = strings.Cut(rest, ",")
+			p.addr, rest, _ = strings.Cut(rest, ", ")
+			if http, ok := strings.CutPrefix(rest, "http "); ok {
+				p.http, _, _ = strings.Cut(http, ",")
+			}
 			close(p.ready)
 		}
 		io.Copy(io.Discard, stdout)

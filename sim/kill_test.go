@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	case len(os.Args) > 1 && os.Args[1] == "serve":
 		err = broker.Serve(ctx, os.Args[2:], nil, os.Stdout, os.Stderr)
 	case len(os.Args) > 2 && os.Args[1] == "sim":
-		err = Run(ctx, os.Args[2:], nil, os.Stdout, os.Stderr)
+		err = Run(ctx, os.Args[2:], os.Stdin, os.Stdout, os.Stderr)
 	default:
 		os.Exit(m.Run())
 	}

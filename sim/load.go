@@ -27,6 +27,8 @@ type load struct {
 	seed    uint64
 	c       *client.Client
 	topics  []loadTopic
+	rate    float64  // records a second of each producer, on average; 0: as the brokers of seconds like it
+	most    int      // bytes of a value; 0: 1500, and now and then 40 KiB
 	passing []string // flush modes of the topics that come and go; none: there are no such
 	prefix  string   // of their names
 
@@ -36,6 +38,7 @@ type load struct {
 	producers []*client.Producer
 	standing  *loadTopic // made, and not yet near its end; guarded by the history's lock
 
+	excused func(topic wire.TopicID) bool                                // whether acknowledged records of the topic may be gone; nil: never
 	acked   func(p wire.PartitionID, a client.Ack, size int)             // hears of every acknowledgement, under the lock of the history; may be nil
 	stopped func(p wire.PartitionID, next wire.Offset, epoch wire.Epoch) // hears where the readers ended; may be nil
 }
@@ -53,12 +56,14 @@ func dial(addr string) (*client.Client, error) {
 // codecs is how the producers of a topic compress, in turn.
 var codecs = []wire.Codec{wire.None, wire.Snappy, wire.Zstd, wire.Gzip}
 
+const producersPerTopic = 2
+
 // begin starts producers and a consumer on each topic, and topics coming and
 // going.
 func (l *load) begin() error {
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	for n, t := range l.topics {
-		for k := range 2 {
+		for k := range producersPerTopic {
 			o := client.ProducerOptions{BatchBytes: 32 << 10, BufferBytes: 1 << 20, Codec: codecs[(n+2*k)%len(codecs)]}
 			if err := l.produce(t, o); err != nil {
 				return err
@@ -128,7 +133,10 @@ func (w *writer) send(ctx context.Context, t loadTopic) error {
 	id, h := w.id, w.l.h
 	w.id.Counter++
 	size := 24 + w.rnd.IntN(1500)
-	if w.rnd.IntN(200) == 0 {
+	switch {
+	case w.l.most > 0:
+		size = 24 + w.rnd.IntN(w.l.most-23)
+	case w.rnd.IntN(200) == 0:
 		size = 40 << 10
 	}
 	w.value = bench.AppendValue(w.value[:0], id, size)
@@ -164,7 +172,7 @@ func (w *writer) decided(id bench.ID, part wire.PartitionID, size int, a client.
 		if errors.Is(err, client.ErrIndefinite) {
 			e.Outcome = bench.Info
 		}
-		if !errors.Is(err, client.ErrClosed) {
+		if !errors.Is(err, client.ErrClosed) && !(forgotten(err) && w.l.mayLose(part.Topic)) {
 			h.violate("producer %d: record %d was not acknowledged: %v", id.Producer, id.Counter, err)
 		}
 	}
@@ -185,11 +193,22 @@ func (w *writer) decided(id bench.ID, part wire.PartitionID, size int, a client.
 	}
 }
 
+// forgotten reports whether a record failed since the broker has lost its count
+// of the producer's.
+func forgotten(err error) bool {
+	code := wire.CodeOf(err)
+	return code == wire.CodeUnknownProducer || code == wire.CodeOutOfOrderSequence
+}
+
+func (l *load) mayLose(topic wire.TopicID) bool { return l.excused != nil && l.excused(topic) }
+
 // burst and pause keep a producer at some thousand records a second, so that
 // segments roll all the time and the disk is not all that is tested.
 const (
 	burst = 12
 	pause = 8 * time.Millisecond
+
+	longBurst = 4096 // of a producer with a rate
 )
 
 // produce sends to a topic until the load ends.
@@ -202,8 +221,12 @@ func (l *load) produce(t loadTopic, o client.ProducerOptions) error {
 	l.run(func() {
 		tick := time.NewTicker(pause)
 		defer tick.Stop()
-		for {
-			for range burst {
+		for begun := time.Now(); ; {
+			n := burst
+			if l.rate > 0 { // what a fault held up is made up for
+				n = int(min(l.rate*time.Since(begun).Seconds()-float64(w.id.Counter), longBurst))
+			}
+			for range n {
 				if w.send(l.ctx, t) != nil {
 					return
 				}

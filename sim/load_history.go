@@ -16,7 +16,7 @@ type history struct {
 
 	mu      sync.Mutex
 	checker *bench.Checker
-	owners  map[wire.PartitionID][]bench.ID // by offset: whose it is, as acknowledged or read
+	owners  map[wire.PartitionID][]bench.ID // by offset: whose it is, as acknowledged or read; nil: the checker alone looks
 	next    uint32                          // the next producer or consumer
 	counts  loadCounts
 	wrong   []string
@@ -27,8 +27,9 @@ const maxWrong = 8
 
 // loadCounts is what a load did.
 type loadCounts struct {
-	sent, acked, failed, doubtful, bytes, read int64
-	created, deleted, outOfRange               int64
+	sent, acked, failed, doubtful, bytes    int64
+	read, behind                            int64 // by readers while records were sent; of these by those from far behind
+	created, deleted, outOfRange, truncated int64
 }
 
 func newHistory(run uint32) *history {
@@ -39,7 +40,7 @@ func newHistory(run uint32) *history {
 // one too many, whether or not retention has deleted them by the end of the
 // run, when the checker looks. h.mu is held.
 func (h *history) own(p wire.PartitionID, at wire.Offset, id bench.ID) {
-	if at < 0 || at >= 1<<31 {
+	if at < 0 || at >= 1<<31 || h.owners == nil {
 		return
 	}
 	all := h.owners[p]
@@ -68,6 +69,13 @@ func (h *history) apply(e bench.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checker.Apply(e)
+}
+
+// acked returns how many records have been acknowledged.
+func (h *history) acked() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.counts.acked
 }
 
 // count changes the counters under the lock.

@@ -90,6 +90,13 @@ func (f *tail) recover(ctx context.Context, fe *client.FetchError) bool {
 		}
 		f.l.h.count(func(c *loadCounts) { c.outOfRange++ })
 		to = client.Start()
+	case wire.CodeTruncated:
+		if !f.l.mayLose(f.topic.id) {
+			f.l.h.violate("consumer of %s: %v", f.topic.name, fe)
+			return false
+		}
+		f.l.h.count(func(c *loadCounts) { c.truncated++ })
+		to = client.AtEpoch(fe.MatchEnd, fe.MatchEpoch)
 	default:
 		f.l.h.violate("consumer of %s: %v", f.topic.name, fe)
 		return false

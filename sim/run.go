@@ -1,6 +1,6 @@
 // Package sim runs whole brokers and Raft clusters in simulated time, on disks in
 // memory, from a seed, and holds what their clients saw against what is
-// promised. It also kills real brokers.
+// promised. It also kills and tortures real brokers.
 package sim
 
 import (
@@ -19,13 +19,14 @@ import (
 	"time"
 )
 
-const help = `Usage: teralog sim one|raft|kill [flags]
+const help = `Usage: teralog sim one|raft|kill|torture [flags]
 
   teralog sim one -seed 1 -seeds 1000   run a simulated one-node broker from 1,000 seeds
   teralog sim raft -seeds 1000          run a simulated Raft cluster from 1,000 seeds
   teralog sim raft -seed 42 -trace      print everything that happens in seed 42
   teralog sim raft -scenario FILE       play what a failing seed was shrunk to
   teralog sim kill -rounds 100          kill a real broker with SIGKILL, 100 times
+  teralog sim torture                   ten minutes of everything against a real broker
 
 A seed is always the same run. One that fails prints what went wrong, the last
 events, and how to run it again; of a Raft cluster also the shortest scenario
@@ -41,7 +42,7 @@ func Run(ctx context.Context, args []string, in io.Reader, out, notes io.Writer)
 	if len(args) == 0 || args[0] == "-h" || args[0] == "--help" || args[0] == "help" {
 		fmt.Fprint(notes, help)
 		if len(args) == 0 {
-			return usage{errors.New("one, raft or kill?")}
+			return usage{errors.New("one, raft, kill or torture?")}
 		}
 		return nil
 	}
@@ -52,8 +53,10 @@ func Run(ctx context.Context, args []string, in io.Reader, out, notes io.Writer)
 		return simulation{name: "raft", run: Raft, rare: raftRare, play: playScenario, smaller: smaller}.command(ctx, args[1:], out, notes)
 	case "kill":
 		return Kill(ctx, args[1:], in, out, notes)
-	case "broker": // a child of kill
-		return serveTortured(ctx, args[1:], out, notes)
+	case "torture":
+		return Torture(ctx, args[1:], in, out, notes)
+	case "broker": // a child of these two
+		return serveTortured(ctx, args[1:], in, out, notes)
 	}
 	return usage{fmt.Errorf("unknown subcommand %q; see teralog sim --help", args[0])}
 }
