@@ -95,6 +95,12 @@ type Broker struct {
 	count     counts
 	handovers handovers
 	events    events
+
+	refusals  refusals
+	gauges    []gauge     // of dirs
+	creations *mem.Bucket // partitions made; nil: no bound
+	house     *house      // of the main listener
+
 	// endEvents ends the saving of events; nil: none are saved.
 	endEvents func()
 	fatal     chan error    // why the process must end
@@ -135,13 +141,25 @@ func New(c Config, e Env) (*Broker, error) {
 	}
 	b.event(EventStart, slog.String("version", wire.Software), slog.Bool("clean", b.Clean()), slog.Int("topics", len(b.Image().Topics())),
 		slog.Int("partitions", len(b.set.Partitions())), slog.Duration("took", b.time().Mono-began))
+	b.house = b.newHouse(theDefault, Rates{}, "")
+	if c.CreateRate > 0 {
+		b.creations = mem.NewBucket(int64(c.CreateRate), int64(c.CreateRate))
+	}
+	b.gauges = make([]gauge, len(b.dirs))
+	for i, d := range b.dirs {
+		b.gauges[i].dir = d
+	}
 	b.server = &wire.Server{
 		Handler:     b,
 		Requests:    mem.NewPool("requests"),
 		Replies:     mem.NewPool("replies"),
 		Hello:       b.hello,
 		Budget:      mem.NewBudget(c.Memory),
+		ConnBudget:  c.ConnMemory,
 		MaxConns:    c.MaxConnections,
+		AcceptRate:  int64(c.AcceptRate),
+		Session:     b.session,
+		Refused:     func(l wire.Limit, remote string) { b.refused(l, func() string { return remote }) },
 		IdleTimeout: c.IdleTimeout,
 		Unfit: func(reason, remote string, err error) {
 			b.event(EventClientRefused, slog.String("reason", reason), slog.String("remote", remote), slog.Any("err", err))
@@ -189,10 +207,11 @@ func (b *Broker) Recovery() []string {
 	return append(lines, b.hosts.report()...)
 }
 
-// Run serves on ln, which may be nil after ServeTLS, until ctx is done, then stops cleanly: requests in flight
-// are answered, everything is fsynced, and the clean marks are written. An
-// error means that it stopped by itself, or not cleanly.
-func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
+// Run serves on ln, which may be nil after ServeTLS, and on the listeners of the
+// configured tenants in their order, until ctx is done, then stops cleanly:
+// requests in flight are answered, everything is fsynced, and the clean marks are
+// written. An error means that it stopped by itself, or not cleanly.
+func (b *Broker) Run(ctx context.Context, ln net.Listener, tenants ...net.Listener) error {
 	// The loops outlive the connections: what is in flight needs them.
 	loops, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -210,7 +229,10 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener) error {
 		b.loop(func() { b.runReady(loops) })
 		b.loop(func() { b.runWork(loops) })
 	}
-	served := b.serve(ln)
+	for i := range b.gauges {
+		go b.runGauge(loops, &b.gauges[i])
+	}
+	served := b.serve(ln, tenants)
 
 	var failure error
 	select {
@@ -238,19 +260,30 @@ var errAsked = errors.New("it was told to")
 
 // serve begins to serve clients, on ln and by TLS. Why the first listener ended comes
 // from served.
-func (b *Broker) serve(ln net.Listener) (served <-chan error) {
-	ended := make(chan error, 2)
+func (b *Broker) serve(ln net.Listener, tenants []net.Listener) (served <-chan error) {
+	ended := make(chan error, 2+len(tenants))
+	for i, h := range b.houses(tenants) {
+		go func() { ended <- b.serveHouse(tenants[i], h, b.config.Tenants[i].TLS) }()
+	}
 	if ln != nil {
 		addr := cmp.Or(b.config.Advertise, ln.Addr().String())
 		b.addr.Store(&addr)
-		go func() { ended <- b.server.Serve(ln) }()
+		go func() { ended <- b.serveHouse(ln, b.house, false) }()
 	}
 	if s := b.secure; s != nil && s.ln != nil {
 		addr := cmp.Or(b.config.TLSAdvertise, s.ln.Addr().String())
 		s.addr.Store(&addr)
-		go func() { ended <- b.server.ServeTLS(s.ln, s.config) }()
+		go func() { ended <- b.serveHouse(s.ln, b.house, true) }()
 	}
 	return ended
+}
+
+// serveHouse serves the clients of one tenant.
+func (b *Broker) serveHouse(ln net.Listener, h *house, encrypted bool) error {
+	if encrypted {
+		return b.server.ServeTLSFor(ln, h, b.secure.config)
+	}
+	return b.server.ServeFor(ln, h)
 }
 
 // end waits for the loops and closes everything, but no longer than drain for a

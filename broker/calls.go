@@ -25,6 +25,10 @@ func (b *Broker) ServeCall(c *wire.Call) {
 		return
 	}
 	b.count.requests[c.API].Add(1)
+	if err := b.admit(c); err != nil {
+		b.refuse(c, err)
+		return
+	}
 	serve(b, c)
 }
 

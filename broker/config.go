@@ -28,15 +28,24 @@ type Config struct {
 	Node           wire.NodeID
 	PeerListen     string     // host:port for the other nodes; empty: this node's address in Peers
 	Peers          []PeerAddr // all nodes that keep the metadata, this one included, by number; none: this one alone
+	Tenants        []Tenant   // each with a listener of its own
 	MaxConnections int
+	AcceptRate     int           // connections accepted a second; 0: as many as come
 	Memory         int64         // bytes of requests held at once over all connections
+	ConnMemory     int64         // of it, by one connection
+	Connection     Rates         // of each connection
+	Tenant         Rates         // of all connections by one listener together
+	Topic          Rates         // of each topic on this node, unless its settings say otherwise
+	CreateRate     int           // partitions made a second, for all clients together; 0: no bound
 	IdleTimeout    time.Duration // a connection with nothing in flight for this long is closed
 	DrainTimeout   time.Duration // how long a stop waits for requests in flight
 	Reserve        int64         // bytes kept allocated in each data directory for work that must go on when it is full
 	Flushers       int           // fdatasync calls at once in each data directory
 	FlushSlow      time.Duration // a flush that takes longer makes its directory slow, an event
 	FlushLost      time.Duration // a flush that takes longer takes its directory offline
-	LogLevel       string        // debug, info, warn or error
+	DiskSlow       time.Duration // while an append or flush takes longer nothing is produced to its directory
+	Disk           Marks
+	LogLevel       string // debug, info, warn or error
 
 	// From says where settings come from, by key: the line of a file, a
 	// variable, a flag. Those that are missing are as the code that made the
@@ -53,13 +62,17 @@ func DefaultConfig() Config {
 		HTTPRecords:    recordsLocal,
 		Node:           1,
 		MaxConnections: 20_000,
+		AcceptRate:     5_000,
 		Memory:         512 << 20,
+		ConnMemory:     64 << 20,
 		IdleTimeout:    10 * time.Minute,
 		DrainTimeout:   30 * time.Second,
 		Reserve:        64 << 20,
 		Flushers:       8,
 		FlushSlow:      time.Second,
 		FlushLost:      30 * time.Second,
+		DiskSlow:       5 * time.Second,
+		Disk:           Marks{Warn: 85, Refuse: 92, Protect: 97},
 		LogLevel:       "info",
 	}
 }
@@ -74,6 +87,12 @@ func (c *Config) Check() error {
 		return fmt.Errorf("peers (%s) do not name this node, which is %d", joinPeers(c.Peers), c.Node)
 	case c.PeerListen != "" && len(c.Peers) == 0:
 		return fmt.Errorf("peer-listen without peers: there is nobody to hear")
+	case c.TLSListen == "" && slices.ContainsFunc(c.Tenants, func(t Tenant) bool { return t.TLS }):
+		return fmt.Errorf("a tenant with tls, but no tls-listen: its certificate is that one's")
+	case c.Disk.Warn > c.Disk.Refuse || c.Disk.Refuse > c.Disk.Protect:
+		return fmt.Errorf("disk-warn %d, disk-refuse %d and disk-protect %d must not fall", c.Disk.Warn, c.Disk.Refuse, c.Disk.Protect)
+	case c.ConnMemory > c.Memory:
+		return fmt.Errorf("connection-memory %s is more than memory, %s", wire.FormatSize(c.ConnMemory), wire.FormatSize(c.Memory))
 	}
 	return c.checkListeners()
 }

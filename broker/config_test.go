@@ -206,6 +206,14 @@ func TestConfigFields(t *testing.T) {
 			v.SetString("another")
 		case reflect.Slice:
 			v.Set(reflect.MakeSlice(v.Type(), 3, 3))
+		case reflect.Struct:
+			for n := range v.NumField() {
+				before := shown(c)
+				v.Field(n).SetInt(v.Field(n).Int() + 1)
+				if shown(c) == before {
+					t.Errorf("%s.%s is in no setting", name, v.Type().Field(n).Name)
+				}
+			}
 		default:
 			v.SetInt(v.Int() + 1)
 		}

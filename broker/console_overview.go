@@ -174,13 +174,17 @@ func shownLimits(s *scrape) []shownLimit {
 }
 
 func shownRefusals(s *scrape) []shownRefusal {
-	return []shownRefusal{
-		{"connections: too many, or stopping", s.server.Refused},
-		{"requests: no memory", s.server.Busy},
+	all := []shownRefusal{
 		{"connections: damaged frames", s.server.BadFrames},
 		{"connections: silent too long", s.server.Timeouts},
 		{"requests: a fault of the broker", s.server.Panics},
 	}
+	for l := wire.NoLimit + 1; l < wire.NumLimits; l++ {
+		if n := s.b.refusals[l].n.Load(); n > 0 {
+			all = append(all, shownRefusal{"limit: " + l.String(), n})
+		}
+	}
+	return all
 }
 
 func (b *Broker) shownDirectories() (all []shownDirectory) {

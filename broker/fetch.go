@@ -33,6 +33,7 @@ type fetch struct {
 	timer   mem.Timer      // its F is wake
 	state   atomic.Int32   // one of the three below
 	refused error          // why a partition does not let it wait
+	why     error          // what the last look was refused with last
 }
 
 // The states of a fetch. Whoever moves it from parked to ready owns it.
@@ -74,11 +75,26 @@ func (b *Broker) fetch(c *wire.Call) {
 // serve looks, and answers or parks.
 func (f *fetch) serve() {
 	f.look()
+	if f.throttled() {
+		f.turnAway(f.why)
+		return
+	}
 	if f.news || f.full || f.total >= int64(f.req.MinBytes) || f.within <= f.b.time().Mono || len(f.req.Partitions) == 0 || f.gone() {
 		f.answer()
 		return
 	}
 	f.park()
+}
+
+// throttled reports whether all its partitions are over their quota. Then one
+// error says so, and which; else each result says that it is.
+func (f *fetch) throttled() bool {
+	for i := range f.resp.Partitions {
+		if f.resp.Partitions[i].Code != wire.CodeQuota {
+			return false
+		}
+	}
+	return len(f.resp.Partitions) > 0
 }
 
 // gone reports whether nobody waits for the answer any more.
@@ -95,7 +111,7 @@ func (f *fetch) gone() bool {
 func (f *fetch) look() {
 	f.drop()
 	f.resp.Partitions = f.resp.Partitions[:0]
-	room := min(int64(f.req.MaxBytes), maxFetchBytes)
+	room := sessionOf(f.call).room(min(int64(f.req.MaxBytes), maxFetchBytes))
 	if f.req.Plain {
 		room = min(room, maxPlainBytes)
 	}
@@ -110,6 +126,9 @@ func (f *fetch) look() {
 		if err := f.find(q, r, room-f.total); err != nil {
 			r.Code = wire.CodeOf(err)
 			f.news = true
+			f.why = err
+			f.b.noteRefusal(f.call, err)
+			f.call.RetryAfter(retryAfter(err))
 		}
 	}
 }
@@ -154,7 +173,13 @@ func (f *fetch) find(q *wire.FetchPartition, r *wire.FetchResult, room int64) er
 		f.full = true
 		return nil
 	}
-	found, err := v.Log.Find(q.Offset, bound, int(min(int64(q.MaxBytes), max(room, 1))))
+	quota := f.b.readQuota(id)
+	if quota != nil {
+		if err := quota.wait(f.b.time(), true); err != nil {
+			return err
+		}
+	}
+	found, err := v.Log.Find(q.Offset, bound, int(quota.room(min(int64(q.MaxBytes), max(room, 1)))))
 	if err != nil {
 		noteDamage(r, err)
 		return err
@@ -270,6 +295,7 @@ func (f *fetch) send() {
 		bytes += f.files[i].Len
 	}
 	f.b.count.fetched.Add(bytes)
+	f.pay(bytes)
 	files := f.files
 	f.files = nil // they are the call's now
 	f.call.ReplyFiles(&f.resp, files)
@@ -280,8 +306,31 @@ func (f *fetch) send() {
 	f.recycle()
 }
 
+// pay uses up what the answer takes from the quotas of connection and tenant,
+// and of the topics in it.
+func (f *fetch) pay(bytes int64) {
+	if s := sessionOf(f.call); s != nil {
+		s.read(f.b.time(), bytes)
+	}
+	for i := range f.resp.Partitions {
+		r := &f.resp.Partitions[i]
+		if r.Bytes == 0 {
+			continue
+		}
+		if q := f.b.readQuota(wire.PartitionID{Topic: r.Topic, Partition: r.Partition}); q != nil {
+			q.take(f.b.time(), int64(r.Bytes), 1)
+		}
+	}
+}
+
 // refuse answers with err alone.
 func (f *fetch) refuse(err error) {
+	f.b.noteRefusal(f.call, err)
+	f.turnAway(err)
+}
+
+// turnAway is refuse for what has been noted.
+func (f *fetch) turnAway(err error) {
 	f.drop()
 	f.call.ReplyError(err)
 	f.call = nil
@@ -327,6 +376,6 @@ func (f *fetch) recycle() {
 		return
 	}
 	clear(f.resp.Partitions)
-	f.call, f.refused = nil, nil
+	f.call, f.refused, f.why = nil, nil, nil
 	fetches.Put(f)
 }

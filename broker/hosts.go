@@ -31,6 +31,10 @@ type hosts struct {
 	mu    sync.Mutex
 	down  map[wire.PartitionID]error // why a partition of the metadata is not hosted
 	lines []string                   // of the start
+	// quotas of the topics that have one, shared by their partitions; bounded
+	// says that there ever was one.
+	quotas  map[wire.TopicID]*quota
+	bounded atomic.Bool
 }
 
 // A place is where a partition's files belong, whatever they say themselves.
@@ -69,6 +73,7 @@ func (h *hosts) init() {
 	h.queue = make(chan settle, maxSettles)
 	h.places = mem.NewBudget(maxSettles)
 	h.down = map[wire.PartitionID]error{}
+	h.quotas = map[wire.TopicID]*quota{}
 	h.found = map[place]storage.FoundPartition{}
 }
 
@@ -97,6 +102,13 @@ func (h *hosts) note(id wire.PartitionID, err error) {
 		return
 	}
 	h.down[id] = wire.Errorf(wire.CodeOffline, "%v", err)
+}
+
+// forget drops what is kept for a topic that is gone.
+func (h *hosts) forget(id wire.TopicID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.quotas, id)
 }
 
 func (h *hosts) say(format string, args ...any) {
@@ -272,7 +284,7 @@ func (b *Broker) openOne(t *coord.Topic, id wire.PartitionID) error {
 		return err
 	}
 	return b.set.OrFailed(d, func() error {
-		return b.set.Host(t.Name, id, d, partitionSettings(t.Config), place.Epoch, create, b.time())
+		return b.set.Host(t.Name, id, d, b.partitionSettings(t), place.Epoch, create, b.time())
 	})
 }
 
@@ -299,6 +311,7 @@ func (b *Broker) removeTopic(id wire.TopicID) error {
 		}
 	})
 	b.handovers.drop(id)
+	b.hosts.forget(id)
 	if len(of) > 0 {
 		b.event(EventTopicDeleted, slog.String("topic", of[0].Topic()), slog.String("id", fmt.Sprint(id)), slog.Int("partitions", len(of)))
 	}
@@ -389,8 +402,9 @@ func (b *Broker) isGone(t *coord.Topic) bool {
 	return true
 }
 
-func partitionSettings(c coord.TopicConfig) repl.Settings {
-	s := repl.Settings{FlushBytes: c.FlushBytes, FlushEvery: c.FlushInterval, Log: c.Storage()}
+func (b *Broker) partitionSettings(t *coord.Topic) repl.Settings {
+	c := t.Config
+	s := repl.Settings{Owner: b.topicQuota(t), FlushBytes: c.FlushBytes, FlushEvery: c.FlushInterval, Log: c.Storage()}
 	switch c.Flush {
 	case coord.FlushAsync:
 		s.Flush = repl.Async

@@ -12,7 +12,7 @@ func (b *Broker) metadata(c *wire.Call) {
 		return
 	}
 	resp := wire.MetadataResponse{
-		Nodes:      []wire.NodeAddr{{ID: b.config.Node, Addr: b.address(c.Encrypted())}},
+		Nodes:      []wire.NodeAddr{{ID: b.config.Node, Addr: b.addressFor(c)}},
 		Controller: b.config.Node,
 	}
 	b.topics(req.Topics, req.All, func(name string, t *coord.Topic) {
@@ -103,6 +103,14 @@ func (b *Broker) address(encrypted bool) string {
 		return *addr
 	}
 	return otherwise
+}
+
+// addressFor is address, but that of the tenant's listener for who came by one.
+func (b *Broker) addressFor(c *wire.Call) string {
+	if s := sessionOf(c); s != nil && s.addr != nil {
+		return *s.addr
+	}
+	return b.address(c.Encrypted())
 }
 
 func (b *Broker) recovery(c *wire.Call) {

@@ -24,7 +24,7 @@ func (b *Broker) offsets(c *wire.Call) {
 	for _, q := range req.Queries {
 		if q.Kind != wire.Earliest && q.Kind != wire.Latest {
 			if !b.submit(answer, c.Fail) {
-				c.ReplyError(errBusy)
+				b.refuse(c, errBusy)
 			}
 			return
 		}

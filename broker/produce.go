@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/repl"
 	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
@@ -48,8 +49,9 @@ const maxKept = 256
 func (b *Broker) produce(c *wire.Call) {
 	p := produces.Get().(*produce)
 	p.b, p.call = b, c
+	now := b.time()
 	if c.Timed() {
-		p.began = b.time().Mono
+		p.began = now.Mono
 	}
 	if err := c.Decode(&p.req); err != nil {
 		c.ReplyError(err)
@@ -65,14 +67,14 @@ func (b *Broker) produce(c *wire.Call) {
 	image := b.coord.Image()
 	for i, batch := range p.req.Batches {
 		p.resp.Results[i] = wire.ProduceResult{Base: -1, AppendTime: -1, LogStart: -1, Epoch: wire.NoEpoch}
-		partition, err := b.check(image, batch)
+		partition, err := b.check(image, batch, now)
 		if err != nil {
 			p.refuse(i, err)
 			continue
 		}
 		p.sent = append(p.sent, p.entry(i, batch, partition))
 	}
-	p.send()
+	p.send(now)
 }
 
 // send hands the batches that passed to their partitions.
@@ -81,13 +83,13 @@ func (b *Broker) produce(c *wire.Call) {
 // before the answer where that waits for the disk, but its bytes stay charged
 // until the answer: behind a disk that hangs, the mailboxes of thousands of
 // partitions must not fill without a bound.
-func (p *produce) send() {
+func (p *produce) send(now mem.Now) {
 	for _, e := range p.sent {
 		p.charged += int64(len(p.req.Batches[e.index]))
 	}
 	if !p.b.server.Budget.TryTake(p.charged) {
 		p.charged = 0
-		p.call.ReplyError(errMemory)
+		p.b.refuse(p.call, errMemory)
 		p.recycle()
 		return
 	}
@@ -97,9 +99,9 @@ func (p *produce) send() {
 			return cmp.Or(cmp.Compare(x.Topic, y.Topic), cmp.Compare(x.Partition, y.Partition))
 		})
 	}
-	now, within := p.b.time(), time.Duration(0)
+	within := time.Duration(0)
 	if p.began > 0 {
-		p.b.count.verify.Record(now.Mono - p.began)
+		p.b.count.verify.Record(p.b.time().Mono - p.began)
 	}
 	if p.req.TimeoutMillis > 0 {
 		within = now.Mono + time.Duration(p.req.TimeoutMillis)*time.Millisecond
@@ -143,11 +145,12 @@ func (p *produce) finish() {
 
 func (p *produce) refuse(i int, err error) {
 	r := &p.resp.Results[i]
+	p.b.noteRefusal(p.call, err)
 	r.Code, r.Message = wire.CodeOf(err), err.Error()
 	var e *wire.Error
 	if errors.As(err, &e) {
 		r.Message = e.Message
-		r.RetryAfterMillis = uint32(e.RetryAfter.Milliseconds())
+		r.RetryAfterMillis = uint32((e.RetryAfter + time.Millisecond - 1).Milliseconds())
 	}
 }
 

@@ -31,9 +31,12 @@ type rig struct {
 }
 
 // newRig returns a rig whose broker has started on an empty disk.
-func newRig(t testing.TB) *rig {
+func newRig(t testing.TB, set ...func(*Config)) *rig {
 	r := &rig{t: t, fs: storage.NewMemFS(1), now: mem.Now{Wall: 1_750_000_000_000}, config: DefaultConfig()}
 	r.config.DataDirs, r.config.Reserve = []string{"data"}, 64<<10
+	for _, f := range set {
+		f(&r.config)
+	}
 	r.start()
 	return r
 }

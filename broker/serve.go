@@ -121,11 +121,15 @@ func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
 	defer end()
 	go b.reloadOn(serving, hung)
 	go mem.Calm(ctx, min(c.Flushers*len(c.Dirs()), maxKeptProcs), b.requests)
-	return b.Run(ctx, manager.attend(b, l.plain, l.String()))
+	return b.Run(ctx, manager.attend(b, l.plain, l.String()), l.tenants...)
 }
 
 // listeners are where a broker is heard; nil: not there.
-type listeners struct{ plain, tls, http net.Listener }
+type listeners struct {
+	plain, tls, http net.Listener
+	tenants          []net.Listener // in the order of the configuration
+	names            []string       // of them
+}
 
 // openListeners opens those that c names. After an error some may be open.
 func openListeners(c Config) (l listeners, err error) {
@@ -141,11 +145,18 @@ func openListeners(c Config) (l listeners, err error) {
 			return l, fmt.Errorf("%s: %w", one.name, err)
 		}
 	}
+	for _, t := range c.Tenants {
+		ln, err := net.Listen("tcp", t.Listen)
+		if err != nil {
+			return l, fmt.Errorf("tenant %s: %w", t.Name, err)
+		}
+		l.tenants, l.names = append(l.tenants, ln), append(l.names, t.Name)
+	}
 	return l, nil
 }
 
 func (l listeners) close() {
-	for _, ln := range []net.Listener{l.plain, l.tls, l.http} {
+	for _, ln := range append([]net.Listener{l.plain, l.tls, l.http}, l.tenants...) {
 		if ln != nil {
 			ln.Close()
 		}
@@ -164,6 +175,9 @@ func (l listeners) String() string {
 	add("listen", l.plain)
 	add("tls", l.tls)
 	add("http", l.http)
+	for i, ln := range l.tenants {
+		add("tenant "+l.names[i], ln)
+	}
 	return strings.Join(all, ", ")
 }
 

@@ -18,6 +18,10 @@ func (b *Broker) createTopic(c *wire.Call) {
 		c.ReplyError(err)
 		return
 	}
+	if err := b.admitCreate(req.Partitions, req.ValidateOnly); err != nil {
+		b.refuse(c, err)
+		return
+	}
 	b.change(c, coord.CreateTopic{
 		Request: req.Request, Name: req.Name, Partitions: req.Partitions, Replication: cmp.Or(req.Replication, defaultReplication),
 		Settings: req.Settings, ValidateOnly: req.ValidateOnly,
@@ -41,7 +45,7 @@ func (b *Broker) change(c *wire.Call, cmd coord.Command, response func(coord.Res
 	c.DropBody()
 	b.decide(b.coord.Submit, cmd, func(r coord.Result, err error) {
 		if err != nil {
-			c.ReplyError(err)
+			b.refuse(c, err)
 			return
 		}
 		c.Reply(response(r))
@@ -52,7 +56,7 @@ func (b *Broker) change(c *wire.Call, cmd coord.Command, response func(coord.Res
 // of it.
 func (b *Broker) decide(submit func(coord.Command, func(coord.Result, error)), cmd coord.Command, done func(coord.Result, error)) {
 	if !b.hosts.reserve() {
-		done(coord.Result{}, errBusy)
+		done(coord.Result{}, errChanges)
 		return
 	}
 	submit(cmd, func(r coord.Result, err error) {
@@ -71,9 +75,13 @@ func (b *Broker) initProducer(c *wire.Call) {
 		c.ReplyError(err)
 		return
 	}
+	if err := b.protectedRefusal(); err != nil {
+		b.refuse(c, err)
+		return
+	}
 	b.coord.NextProducer(func(id wire.ProducerID, err error) {
 		if err != nil {
-			c.ReplyError(err)
+			b.refuse(c, err)
 			return
 		}
 		c.Reply(&wire.InitProducerResponse{Producer: id})
@@ -98,7 +106,7 @@ func (b *Broker) trim(c *wire.Call) {
 	}
 	p.Trim(req.Before, func(start wire.Offset, err error) {
 		if err != nil {
-			c.ReplyError(err)
+			b.refuse(c, err)
 			return
 		}
 		c.Reply(&wire.TrimResponse{Start: start})

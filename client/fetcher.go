@@ -206,6 +206,9 @@ func (x *Consumer) land(g *fetching, buf *mem.Buf, err error) {
 		}
 		r := &g.resp.Partitions[i]
 		if e := c.answer(r, f); e != nil {
+			if code := r.Code; code.Retriable() && g.resp.RetryAfter > 0 {
+				e = &wire.Error{Code: code, RetryAfter: g.resp.RetryAfter}
+			}
 			x.failed(c, e, r)
 		}
 	}

@@ -195,7 +195,7 @@ func (c *Coord) push(t task) {
 		t.done(Result{}, wire.Errorf(wire.CodeShuttingDown, "the node takes no more metadata changes"))
 		return
 	}
-	t.done(Result{}, &wire.Error{Code: wire.CodeBusy, Message: "too many metadata changes wait", RetryAfter: 100 * time.Millisecond})
+	t.done(Result{}, &wire.Error{Code: wire.CodeBusy, Message: "too many metadata changes wait", RetryAfter: 100 * time.Millisecond, Limit: wire.LimitMetadata})
 }
 
 // stop makes every later Submit fail.

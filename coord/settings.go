@@ -3,6 +3,7 @@ package coord
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -43,6 +44,8 @@ type TopicConfig struct {
 	IndexInterval     int64
 	TimeType          TimeType
 	ProducerRetention time.Duration
+	QuotaBytes        int64 // a second, of the topic on one node; 0: no limit of its own
+	QuotaRequests     int64
 }
 
 // A TopicSetting documents one key of a topic's settings.
@@ -80,6 +83,10 @@ var topicSettings = []TopicSetting{
 		"the largest batch accepted, as compressed, header included"),
 	duration("producer.retention", "1d", time.Minute, 3650*day, func(c *TopicConfig) *time.Duration { return &c.ProducerRetention },
 		"how long an idle idempotent producer is remembered; at least twice its delivery timeout"),
+	limit(size("quota.bytes", none, 1<<10, 1<<50, func(c *TopicConfig) *int64 { return &c.QuotaBytes },
+		"bytes a second that a node writes and reads of the topic, all clients together; the node's topic-bytes if none")),
+	limit(measure("quota.requests", none, 1, 1_000_000_000, func(c *TopicConfig) *int64 { return &c.QuotaRequests }, parseWhole, formatWhole,
+		"batches and answers with records of the topic a second, on one node; the node's topic-requests if none")),
 	limit(duration("retention.age", "7d", time.Second, 36500*day, func(c *TopicConfig) *time.Duration { return &c.RetentionAge },
 		"a segment is deleted once its newest record was appended this long ago")),
 	limit(size("retention.bytes", none, 1<<10, 1<<60, func(c *TopicConfig) *int64 { return &c.RetentionBytes },
@@ -120,6 +127,16 @@ func size(key, def string, least, most int64, field func(*TopicConfig) *int64, d
 func duration(key, def string, least, most time.Duration, field func(*TopicConfig) *time.Duration, doc string) TopicSetting {
 	return measure(key, def, least, most, field, wire.ParseDuration, wire.FormatDuration, doc)
 }
+
+func parseWhole(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%.40q is not a whole number", s)
+	}
+	return n, nil
+}
+
+func formatWhole(n int64) string { return strconv.FormatInt(n, 10) }
 
 func measure[T ~int64](key, def string, least, most T, field func(*TopicConfig) *T, parse func(string) (T, error), format func(T) string, doc string) TopicSetting {
 	return TopicSetting{

@@ -21,6 +21,7 @@ type Settings struct {
 	FlushBytes int64
 	FlushEvery time.Duration
 	Log        storage.Options
+	Owner      any // what Partition.Owner returns
 }
 
 // A Partition is this node's copy of one partition, which it leads.
@@ -30,6 +31,7 @@ type Settings struct {
 type Partition struct {
 	id    wire.PartitionID
 	topic string
+	owner any
 	set   *Set
 	dir   *directory
 	log   *storage.Log // Flush: any goroutine, one at a time; the rest: the holder
@@ -154,7 +156,7 @@ func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *st
 	v := l.View()
 	p := &Partition{
 		next: &View{Log: v},
-		id:   id, topic: topic, set: s, dir: d, log: l,
+		id:   id, topic: topic, owner: st.Owner, set: s, dir: d, log: l,
 		inbox:   mem.NewQueue[task](s.config.QueueLimit),
 		queued:  mem.NewBudget(s.config.QueueBytes),
 		news:    make(chan struct{}, 1),
@@ -187,6 +189,12 @@ func (p *Partition) Topic() string { return p.topic }
 
 // Recovery returns what opening the log found and did; zero of one just created.
 func (p *Partition) Recovery() storage.RecoveryReport { return p.log.Recovery() }
+
+// Owner returns what its Settings were given for whoever hosts it.
+func (p *Partition) Owner() any { return p.owner }
+
+// Dir returns the data directory its log lies in.
+func (p *Partition) Dir() *storage.Dir { return p.dir.dir }
 
 // View returns the newest picture of the partition. Any goroutine.
 func (p *Partition) View() *View { return p.view.Load() }

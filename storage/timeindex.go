@@ -199,7 +199,7 @@ var errFound = errors.New("found")
 
 // ErrMemory says that there was no memory for the batch that a look-up by time
 // has to look into.
-var ErrMemory error = &wire.Error{Code: wire.CodeBusy, Message: "no memory to look into a batch", RetryAfter: 100 * time.Millisecond}
+var ErrMemory error = &wire.Error{Code: wire.CodeBusy, Message: "no memory to look into a batch", RetryAfter: 100 * time.Millisecond, Limit: wire.LimitMemory}
 
 // FindGreatest returns the first offset below bound that has the greatest event
 // time of all from Start to bound, and that time; -1 if there is no record.

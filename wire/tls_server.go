@@ -25,7 +25,12 @@ const mismatchTime = 400 * time.Millisecond
 // open live on. Session tickets are worth something only where the same
 // configuration is given.
 func (s *Server) ServeTLS(ln net.Listener, config func() *tls.Config) error {
-	return s.serve(ln, nil, func(nc net.Conn) net.Conn {
+	return s.ServeTLSFor(ln, nil, config)
+}
+
+// ServeTLSFor is ServeTLS for the clients of one owner, whom Session is told.
+func (s *Server) ServeTLSFor(ln net.Listener, owner any, config func() *tls.Config) error {
+	return s.serve(ln, owner, func(nc net.Conn) net.Conn {
 		return newTLSConn(nc, tls.Server, config(), s.replies, s.SendTimeout, &handshake{left: maxHandshake, turns: s.handshakes})
 	})
 }

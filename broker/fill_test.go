@@ -1,0 +1,119 @@
+package broker
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/teralog/teralog/wire"
+)
+
+func TestMarks(t *testing.T) {
+	m := Marks{85, 92, 97}
+	is := roomy
+	f := func(used float64, want fill) {
+		t.Helper()
+		if is = m.after(is, used); is != want {
+			t.Fatalf("at %v %%: %v, want %v", used, is, want)
+		}
+	}
+	f(84.9, roomy)
+	f(85, warned)
+	f(84.1, warned) // a point below
+	f(83.9, roomy)
+	f(92, refusing)
+	f(91.5, refusing)
+	f(97, protected)
+	f(96, protected)
+	f(95.9, refusing)
+	f(91.1, refusing)
+	f(90.9, warned)
+	f(100, protected)
+	f(10, roomy)
+	f(98, protected) // several at once
+
+	m = Marks{Warn: 100, Refuse: 100, Protect: 100}
+	f(100, roomy) // never
+	m = Marks{50, 50, 100}
+	f(50, refusing)
+	f(49.5, refusing)
+	f(48, roomy)
+}
+
+// TestFull fills a disk up to each mark, and empties it by deleting.
+func TestFull(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Disk = Marks{40, 60, 80} })
+	const capacity = 32 << 20
+	r.fs.SetCapacity(capacity)
+	old, kept := r.create("old", 1), r.create("kept", 1)
+	r.write(kept, 0, "v")
+	g := &r.b.gauges[0]
+	look := func() fill { r.settle(); r.b.look(g); return g.at() }
+	events := func(kind, limit string) (n int) {
+		found, _, _ := r.b.events.after(0, maxEvents)
+		for _, e := range found {
+			if strings.Contains(e.line, `"`+kind+`"`) && strings.Contains(e.line, `"`+limit+`"`) {
+				n++
+			}
+		}
+		return n
+	}
+	value := strings.Repeat("v", 900_000)
+	produce := func(topic wire.TopicID) wire.ProduceResult {
+		return r.send(batchOf(t, wire.BuilderOptions{Topic: topic}, value))[0]
+	}
+	for look() < refusing {
+		if res := produce(old); res.Code != wire.CodeOK {
+			t.Fatalf("%v at %d %%: %s", res.Code, g.used.Load(), res.Message)
+		}
+	}
+	if events("limit_reached", "disk-warn") != 1 || events("limit_reached", "disk-refuse") != 1 {
+		t.Fatal("the marks passed are no events")
+	}
+	res := produce(kept)
+	if res.Code != wire.CodeDiskFull || res.RetryAfterMillis != 1000 || !strings.Contains(res.Message, "% of the disk of data are used") || !strings.Contains(res.Message, "disk-refuse") {
+		t.Fatalf("%+v", res)
+	}
+	// All else goes on.
+	third := r.create("third", 1)
+	if got := r.readAll(kept, 0); len(got) != 1 {
+		t.Fatal(got)
+	}
+	do := func(req, resp wire.Message) wire.Code { return wire.CodeOf(r.ask(req, resp)) }
+	if c := do(&wire.InitProducerRequest{}, &wire.InitProducerResponse{}); c != wire.CodeOK {
+		t.Fatal(c)
+	}
+
+	// Somebody else fills it further.
+	_, free, _ := r.fs.Space("data")
+	r.fs.SetCapacity(capacity - free + capacity/20)
+	if look() != protected {
+		t.Fatalf("%d %% used", g.used.Load())
+	}
+	if c := do(&wire.CreateTopicRequest{Name: "fourth", Partitions: 1}, &wire.CreateTopicResponse{}); c != wire.CodeDiskFull {
+		t.Fatal(c)
+	}
+	if c := do(&wire.InitProducerRequest{}, &wire.InitProducerResponse{}); c != wire.CodeDiskFull {
+		t.Fatal(c)
+	}
+	if got := r.readAll(kept, 0); len(got) != 1 {
+		t.Fatal(got)
+	}
+	trim := r.begin(&wire.TrimRequest{Topic: old, Before: 1}, &wire.TrimResponse{})
+	r.pass(10 * time.Second)
+	if trim.answers != 1 || trim.err != nil {
+		t.Fatal(trim.answers, trim.err)
+	}
+	r.delete(old)
+	r.delete(third)
+	r.pass(30 * time.Second)
+	if look() != roomy || events("limit_left", "disk-protect") != 1 {
+		t.Fatalf("%d %% used, %v", g.used.Load(), g.at())
+	}
+	if res := produce(kept); res.Code != wire.CodeOK {
+		t.Fatalf("%+v", res)
+	}
+	if n := r.b.refusals[wire.LimitDiskFull].n.Load(); n != 3 {
+		t.Fatalf("%d refusals counted", n)
+	}
+}
