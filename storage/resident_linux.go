@@ -27,10 +27,21 @@ func (f osFile) resident(off, n int64) bool {
 // cached tries to read one byte without waiting for the disk.
 func cached(fd uintptr, off int64) bool {
 	var b [1]byte
-	iov := unix.Iovec{Base: &b[0]}
-	iov.SetLen(len(b))
-	_, _, err := unix.Syscall6(unix.SYS_PREADV2, fd, uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), 0, unix.RWF_NOWAIT)
+	_, err := readNoWait(fd, b[:], off)
 	return err != unix.EAGAIN
+}
+
+func (f osFile) readNow(p []byte, off int64) bool {
+	n, err := readNoWait(f.Fd(), p, off) // good while the file is open
+	return err == 0 && n == len(p)
+}
+
+// readNoWait reads what of p is in memory; EAGAIN if not even the first byte is.
+func readNoWait(fd uintptr, p []byte, off int64) (int, unix.Errno) {
+	iov := unix.Iovec{Base: &p[0]}
+	iov.SetLen(len(p))
+	n, _, err := unix.Syscall6(unix.SYS_PREADV2, fd, uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), 0, unix.RWF_NOWAIT)
+	return int(n), err
 }
 
 // absent returns the pages of the range that are not in memory, as spans of

@@ -61,8 +61,9 @@ func (s *sound) left(off, end, size int64) {
 
 // A cacheFile can tell what of it is in memory.
 type cacheFile interface {
-	resident(off, n int64) bool // all of the range, about
-	absent(off, n int64) []span // what is not
+	readNow(p []byte, off int64) bool // reads all of p, without waiting for the disk
+	resident(off, n int64) bool       // all of the range, about
+	absent(off, n int64) []span       // what is not
 }
 
 // touch looks whether the n bytes at off of s, whose picture is x, are in memory
@@ -89,4 +90,20 @@ func (r *Range) Sound() bool {
 	sound := r.s.sound.holds(r.Off, r.Off+r.Len)
 	r.follow(sound, absent)
 	return sound
+}
+
+// ReadNow reads all of the range into p, which is as long, if that may be sent
+// unread and is in memory: for a few bytes one call to the disk instead of a look
+// at their pages and one that sends them. If it returns false p holds nothing
+// of use.
+func (r *Range) ReadNow(p []byte) bool {
+	if r.s != r.v.active {
+		return false // a reader of old bytes is followed
+	}
+	c, ok := r.R.(cacheFile)
+	if !ok {
+		n, _ := r.R.ReadAt(p, r.Off)
+		return n == len(p)
+	}
+	return r.s.sound.holds(r.Off, r.Off+r.Len) && c.readNow(p, r.Off)
 }

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -158,5 +159,65 @@ func TestSoundAfterAStart(t *testing.T) {
 		if want = strings.ReplaceAll(want, " ", ""); got != want {
 			t.Errorf("round %d: %s, want %s", round, got, want)
 		}
+	}
+}
+
+// TestReadNow: the bytes of the active segment are at hand if this process wrote
+// or verified them and they are in memory.
+func TestReadNow(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{SegmentBytes: 5 * 3000}
+	l, err := createLog(OS(), dir, "orders", orders3, o, nil, at(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 {
+		mustAppend(t, l, int64(i), maker{mark: i}.sized(t, 3000))
+	}
+	f := func(what string, want string) {
+		t.Helper()
+		got, all := "", mustContents(t, l.View())
+		for at := range l.View().End() {
+			r, err := l.View().Find(at, l.View().End(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := make([]byte, r.Len)
+			switch {
+			case !r.ReadNow(p):
+				got += "-"
+			case bytes.Equal(p, all[at*3000:][:3000]):
+				got += "+"
+			default:
+				got += "!"
+			}
+			r.Done()
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+	f("written", "-----+++")
+	end := closeLog(t, l)
+	if l, err = openLog(OS(), dir, "orders", orders3, o, openState{Point: &end.Point, Clean: &end}, at(1)); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f("opened", "--------")
+	mustAppend(t, l, 9, maker{mark: 9}.sized(t, 3000))
+	f("appended to", "--------+")
+	if err := errors.Join(l.file.Sync(), l.file.DropCache(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if c, ok := l.file.(cacheFile); ok && c.resident(9000, 1) {
+		t.Skip("this file system keeps pages that it was told to drop")
+	}
+	r, err := l.View().Find(8, 9, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Done()
+	if r.ReadNow(make([]byte, r.Len)) {
+		t.Error("read from the disk")
 	}
 }

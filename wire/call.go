@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +41,7 @@ func (f *FileRange) done() {
 }
 
 // A Call is one request, and the only way to its answer: exactly one of Reply,
-// ReplyError, ReplyFiles and NoReply must be called, once, on any goroutine.
+// ReplyError, ReplyFiles, ReplyFilled and NoReply must be called, once, on any goroutine.
 //
 // A Call may be used until both ServeCall has returned and it was answered;
 // then it serves another request. Its body is valid until DropBody or the
@@ -201,17 +202,42 @@ func (c *Call) Reply(m Message) { c.ReplyFiles(m, nil) }
 // ReplyFiles answers with m followed by the bytes of fs, in order. fs is
 // copied; each Done is called exactly once, also when the connection is gone.
 func (c *Call) ReplyFiles(m Message, fs []FileRange) {
-	var b *mem.Buf
-	if c.conn == nil {
-		b = socketless.Get(replyBuf)
-		b.B = m.AppendTo(b.B[:responseLen], c.Version)
-	} else {
-		size := &c.conn.server.replySizes[c.API]
-		b = c.conn.server.replies.Get(size.next())
-		b.B = m.AppendTo(b.B[:responseLen], c.Version)
-		size.saw(len(b.B))
+	c.send(c.encode(m, 0), responseHeader{correlation: c.correlation, throttle: c.hint}, fs)
+}
+
+// A Filler writes bytes that follow a message.
+type Filler interface {
+	// Fill writes all of p, or reports that it cannot.
+	Fill(p []byte) bool
+}
+
+// ReplyFilled answers with m followed by n bytes that f writes into the answer
+// itself. It returns false if f cannot; then the call is not answered.
+func (c *Call) ReplyFilled(m Message, n int, f Filler) bool {
+	b := c.encode(m, n)
+	at := len(b.B)
+	b.B = slices.Grow(b.B, n)[:at+n]
+	if !f.Fill(b.B[at:]) {
+		b.Release()
+		return false
 	}
-	c.send(b, responseHeader{correlation: c.correlation, throttle: c.hint}, fs)
+	c.send(b, responseHeader{correlation: c.correlation, throttle: c.hint}, nil)
+	return true
+}
+
+// encode returns a response that holds m, and has room for n bytes more if a
+// response like those of late has.
+func (c *Call) encode(m Message, n int) *mem.Buf {
+	if c.conn == nil {
+		b := socketless.Get(replyBuf)
+		b.B = m.AppendTo(b.B[:responseLen], c.Version)
+		return b
+	}
+	size := &c.conn.server.replySizes[c.API]
+	b := c.conn.server.replies.Get(size.next() + n)
+	b.B = m.AppendTo(b.B[:responseLen], c.Version)
+	size.saw(len(b.B))
+	return b
 }
 
 // replyBuf is the least buffer a response is encoded into.

@@ -189,6 +189,47 @@ func TestSendFile(t *testing.T) {
 	}
 }
 
+// A slice fills answers with its bytes, if it is not empty.
+type slice []byte
+
+func (b slice) Fill(p []byte) bool { return copy(p, b) == len(p) }
+
+// TestReplyFilled: bytes that are filled in follow the message like those of a
+// file; a call whose filler cannot is answered in another way.
+func TestReplyFilled(t *testing.T) {
+	f, data := randomFile(t, 300_000)
+	var refused atomic.Int32
+	var open sync.WaitGroup
+	ranges := serveRanges(sysReader{f}, &open)
+	l := newLoop(t, handlerFunc(func(c *Call) {
+		var q FetchRequest
+		if err := c.Decode(&q); err != nil {
+			c.ReplyError(err)
+			return
+		}
+		p := q.Partitions[0]
+		resp := &FetchResponse{Partitions: []FetchResult{{Topic: p.Topic, Bytes: p.MaxBytes}}}
+		from := slice(data[p.Offset:][:p.MaxBytes])
+		if p.Offset%2 == 1 {
+			from = from[:len(from)/2]
+		}
+		if !c.ReplyFilled(resp, int(p.MaxBytes), from) {
+			refused.Add(1)
+			open.Add(1)
+			ranges.ServeCall(c)
+		}
+	}))
+	c := l.dial(t)
+	for _, n := range []int{1, 100, replyBuf, 70_000, 200_000} {
+		checkFetch(t, c, data, [2]int{2, n})
+		checkFetch(t, c, data, [2]int{3, n})
+	}
+	open.Wait()
+	if n := refused.Load(); n != 5 {
+		t.Errorf("%d calls were refused by their filler, want 5", n)
+	}
+}
+
 // TestInlineRange: who answers with a small range sends it himself, as far as the
 // socket takes it; a large one goes by a goroutine.
 func TestInlineRange(t *testing.T) {
