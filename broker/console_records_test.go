@@ -347,6 +347,7 @@ func TestMatching(t *testing.T) {
 	f(false, "order", "", "")
 	f(false, "rder-1", "", "")
 	f(true, "order*", "", "")
+	f(false, "rder*", "", "")
 	f(true, "*der*", "", "")
 	f(true, "*-1", "", "")
 	f(false, "*-2", "", "")

@@ -82,6 +82,7 @@ func TestListPartitions(t *testing.T) {
 
 	f("topic=t&limit=3", 12, "t0", "t1", "t2")
 	f("topic=t&skip=9", 12, "t9", "t10", "t11") // numbers, not words
+	f("topic=t&order=desc&limit=2", 12, "t11", "t10")
 	f("limit=2", 13, "s0", "t0")
 	p := f("topic=t&sort=end&order=desc&limit=3", 12, "t3", "t11", "t0")
 	if p[0].State != "OK" || p[0].Start != 0 || p[0].Committed != 2 || p[0].End != 2 || p[0].Bytes == 0 || p[0].Leader != 1 || p[0].Directory != "data" {
