@@ -22,7 +22,7 @@ type target struct {
 	*Broker
 	c   *client.Client
 	tls *tls.Config // nil: plaintext
-	dir string // its files, if it is our own child
+	dir string      // its files, if it is our own child
 }
 
 // dialTime is how long the broker that was named may take to be there.

@@ -106,10 +106,11 @@ func trials() []trial {
 
 // longTrials returns what `bench suite --long` runs.
 func longTrials() []trial {
-	return []trial{
+	all := []trial{
 		openLoop(100, 1_000_000, 5*time.Minute), openLoop(1<<10, 250_000, 5*time.Minute),
 		coldTrial(), sustainedTrial(), scaleTrial(), idlePartitionsTrial(), soakTrial(),
 	}
+	return append(all, greedyTrials()...)
 }
 
 // windows is how many batches of a size are in flight: enough that neither side

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"sync"
@@ -24,16 +25,16 @@ func crowdTrials() []trial {
 	// process, so that what wakes them takes no turn of the producer's.
 	parked := func(readers int64) side {
 		return func(ctx context.Context, s *suite) (*outcome, error) {
-			return beside(ctx, s, nil,
-				[]string{"consume", "--follow", "--topic", "bench", "--consumers", text(readers), "--warm-up", "0s", "--duration", s.lasting(14 * time.Second)}, readers > 0,
+			return beside(ctx, s, nil, nil,
+				when(readers > 0, []string{"consume", "--follow", "--topic", "bench", "--consumers", text(readers), "--warm-up", "0s", "--duration", s.lasting(14 * time.Second)}),
 				[]string{"produce", "--topic", "bench", "--size", "100", "--rate", "20", "--warm-up", "2s", "--duration", s.lasting(10 * time.Second)})
 		}
 	}
 	reading := func(readers int64) side {
 		return func(ctx context.Context, s *suite) (*outcome, error) {
 			backlog := []string{"consume", "--topic", "backlog", "--size", "1KiB", "--backlog", text(s.scaled(256 << 20)), "--warm-up", "0s"}
-			return beside(ctx, s, append(slices.Clip(backlog), "--duration", "1s"),
-				append(slices.Clip(backlog), "--consumers", text(readers), "--duration", s.lasting(8*time.Second)), readers > 0,
+			return beside(ctx, s, nil, append(slices.Clip(backlog), "--duration", "1s"),
+				when(readers > 0, append(slices.Clip(backlog), "--consumers", text(readers), "--duration", s.lasting(8*time.Second))),
 				[]string{"produce", "--topic", "tail", "--size", "100", "--rate", "1000", "--warm-up", "2s", "--duration", s.lasting(4 * time.Second)})
 		}
 	}
@@ -100,11 +101,19 @@ func idleConnections() int {
 	return int(min(15_000, max(int64(l.Cur)-2000, 100)))
 }
 
-// beside runs a workload on a broker of its own while, if asked, another one
-// goes on there for longer. Before both comes one that prepares the broker; nil:
-// none.
-func beside(ctx context.Context, s *suite, before, other []string, both bool, own []string) (r *outcome, err error) {
-	b, dir, err := s.broker()
+// when returns the others that beside is to run: those given, if any at all.
+func when(any bool, others ...[]string) [][]string {
+	if !any {
+		return nil
+	}
+	return others
+}
+
+// beside runs a workload on a broker of its own, started with more flags, while
+// others go on there for longer. Before them comes one that prepares the broker;
+// nil: none.
+func beside(ctx context.Context, s *suite, serve, before []string, others [][]string, own []string) (r *outcome, err error) {
+	b, dir, err := s.broker(serve...)
 	if err != nil {
 		return nil, err
 	}
@@ -118,13 +127,13 @@ func beside(ctx context.Context, s *suite, before, other []string, both bool, ow
 		}
 	}
 	var going sync.WaitGroup
-	var otherErr error
-	if both {
-		going.Go(func() { _, otherErr = run(other) })
+	errs := make([]error, len(others))
+	for i, other := range others {
+		going.Go(func() { _, errs[i] = run(other) })
 	}
 	r, err = run(own)
 	going.Wait()
-	return r, errors.Join(err, otherErr)
+	return r, errors.Join(append(errs, err)...)
 }
 
 // restartAfterKill fills a log that is not flushed, kills the broker, and times
@@ -158,6 +167,52 @@ func restartAfterKill(ctx context.Context, s *suite) (r *outcome, err error) {
 }
 
 // The long ones.
+
+// greedyTrials measure what is left to others beside somebody who takes all he
+// can, and far more than he may.
+func greedyTrials() []trial {
+	steadily := func(s *suite) []string {
+		return []string{"produce", "--topic", "steady", "--producers", "49", "--size", "100", "--rate", "1000", "--warm-up", "2s", "--duration", s.lasting(6 * time.Second)}
+	}
+	flood := func(s *suite, more ...string) []string {
+		return append([]string{"produce", "--topic", "flood", "--size", "1KiB", "--batch", text(64 << 10), "--warm-up", "0s", "--duration", s.lasting(10 * time.Second)}, more...)
+	}
+	connection := func(greedy bool) side {
+		return func(ctx context.Context, s *suite) (*outcome, error) {
+			return beside(ctx, s, []string{"--connection-bytes", "4MiB"}, nil, when(greedy, flood(s)), steadily(s))
+		}
+	}
+	tenant := func(greedy bool) side {
+		return func(ctx context.Context, s *suite) (*outcome, error) {
+			addr, err := freeAddr()
+			if err != nil {
+				return nil, err
+			}
+			backlog := []string{"consume", "--topic", "backlog", "--size", "1KiB", "--backlog", text(s.scaled(256 << 20)), "--warm-up", "0s"}
+			lagging := append(slices.Clip(backlog), "--server", addr, "--consumers", "100", "--duration", s.lasting(10*time.Second))
+			return beside(ctx, s, []string{"--tenants", "batch@" + addr + " bytes=4MiB"}, append(slices.Clip(backlog), "--duration", "1s"),
+				when(greedy, flood(s, "--server", addr, "--producers", "10"), lagging), steadily(s))
+		}
+	}
+	return []trial{{
+		section: sectionLong, name: "1,000 records/s of 49 producers beside a greedy connection held to 4 MiB/s", against: "the same without it",
+		limit: connection(false), engine: connection(true),
+		figures: []figureOf{latencyAt("ack P99", 3, 1.5, p99)}, takes: 26 * time.Second, pairs: 3,
+	}, {
+		section: sectionLong, name: "1,000 records/s of 49 producers beside 10 greedy ones and 100 lagging readers, a tenant held to 4 MiB/s", against: "the same without them",
+		limit: tenant(false), engine: tenant(true),
+		figures: []figureOf{latencyAt("ack P99", 3, 1.5, p99)}, takes: 30 * time.Second, pairs: 3,
+	}}
+}
+
+// freeAddr returns a local address nobody listens on.
+func freeAddr() (string, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return ln.Addr().String(), ln.Close()
+}
 
 func coldTrial() trial {
 	of := func(name, unit string, higher bool, floor, aim float64, of func(*Backlog) *float64) figureOf {
@@ -340,12 +395,12 @@ func (s *suite) restart(b *Broker, dir string, end func() error) (took time.Dura
 }
 
 // broker starts one for a trial whose parts share it.
-func (s *suite) broker() (b *Broker, dir string, err error) {
+func (s *suite) broker(flags ...string) (b *Broker, dir string, err error) {
 	dir, err = os.MkdirTemp(s.dir, "broker-")
 	if err != nil {
 		return nil, "", err
 	}
-	if b, err = s.start(dir, "127.0.0.1:0", "--http", "127.0.0.1:0"); err != nil {
+	if b, err = s.start(dir, "127.0.0.1:0", append([]string{"--http", "127.0.0.1:0"}, flags...)...); err != nil {
 		return nil, "", errors.Join(fmt.Errorf("start a broker: %w", err), os.RemoveAll(dir))
 	}
 	return b, dir, nil
