@@ -53,8 +53,8 @@ Flags:
   -o FORMAT     table or json (default table)
 `
 
-// A torment is one run of `teralog sim torture`.
-type torment struct {
+// A torture is one run of `teralog sim torture`.
+type torture struct {
 	minutes float64
 	records int64
 	seed    uint64
@@ -73,14 +73,14 @@ type torment struct {
 	hostile hostile
 	begun   time.Time
 	doing   atomic.Pointer[string] // the fault at hand
-	result  Torment
+	result  TortureReport
 }
 
 // Torture is the command `teralog sim torture`.
 func Torture(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer) error {
 	f := flag.NewFlagSet("sim torture", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	t := &torment{show: bench.NewDisplay(notes, false)}
+	t := &torture{show: bench.NewDisplay(notes, false)}
 	f.Float64Var(&t.minutes, "minutes", 10, "")
 	f.Int64Var(&t.records, "records", 0, "")
 	f.Uint64Var(&t.seed, "seed", 1, "")
@@ -109,7 +109,7 @@ func Torture(ctx context.Context, args []string, _ io.Reader, out, notes io.Writ
 	return t.main(ctx, *format, out)
 }
 
-func (t *torment) main(ctx context.Context, format string, out io.Writer) error {
+func (t *torture) main(ctx context.Context, format string, out io.Writer) error {
 	keep := t.dir != ""
 	var err error
 	if keep {
@@ -144,8 +144,8 @@ func (t *torment) main(ctx context.Context, format string, out io.Writer) error 
 	return nil
 }
 
-// run makes a broker, torments it, lets it rest, and judges.
-func (t *torment) run(ctx context.Context) (err error) {
+// run makes a broker, sets the nemeses on it, lets it rest, and judges.
+func (t *torture) run(ctx context.Context) (err error) {
 	t.rnd = rand.New(rand.NewPCG(t.seed, 0x7047))
 	t.h = newHistory(uint32(t.seed)<<8 | uint32(os.Getpid())&0xFF)
 	t.h.owners = nil // nothing but one small topic is ever deleted, so the checker sees all
@@ -161,7 +161,7 @@ func (t *torment) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer t.l.abort()
-	if err := t.torment(ctx); err != nil {
+	if err := t.afflict(ctx); err != nil {
 		return err
 	}
 	if err := t.settle(ctx); err != nil {
@@ -178,8 +178,8 @@ func (t *torment) run(ctx context.Context) (err error) {
 	return t.judge()
 }
 
-// torment runs hostile clients and the faults, until enough is acknowledged.
-func (t *torment) torment(ctx context.Context) error {
+// afflict runs hostile clients and the faults, until enough is acknowledged.
+func (t *torture) afflict(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -193,11 +193,10 @@ func (t *torment) torment(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(time.Until(t.begun.Add(f.at))):
 		}
-		t.doing.Store(&f.kind)
-		if err := t.strike(ctx, f.kind); err != nil {
-			return fmt.Errorf("%s after %.1f s: %w", f.kind, time.Since(t.begun).Seconds(), err)
+		t.doing.Store(&f.by.kind)
+		if err := t.suffer(ctx, f.by); err != nil {
+			return err
 		}
-		t.result.Faults[f.kind]++
 		if len(t.h.violations()) > 0 {
 			return nil // judge says which
 		}
@@ -230,7 +229,7 @@ const (
 const loadShare = 0.85
 
 // begin makes the topics, notes what the broker takes, and starts the load.
-func (t *torment) begin(ctx context.Context) error {
+func (t *torture) begin(ctx context.Context) error {
 	c, err := dial(t.p.addr)
 	if err != nil {
 		return err
@@ -260,7 +259,7 @@ func (t *torment) begin(ctx context.Context) error {
 
 // mayLose reports whether a power cut may have taken acknowledged records of a
 // topic.
-func (t *torment) mayLose(id wire.TopicID) bool {
+func (t *torture) mayLose(id wire.TopicID) bool {
 	for _, topic := range t.l.topics {
 		if topic.id == id {
 			return topic.flush != "sync" && t.losses.any.Load()
@@ -269,13 +268,13 @@ func (t *torment) mayLose(id wire.TopicID) bool {
 	return false
 }
 
-func (t *torment) data() string { return filepath.Join(t.dir, "data") }
-func (t *torment) disk() string { return filepath.Join(t.dir, "disk.journal") }
-func (t *torment) log() string  { return filepath.Join(t.dir, "broker.log") }
+func (t *torture) data() string { return filepath.Join(t.dir, "data") }
+func (t *torture) disk() string { return filepath.Join(t.dir, "disk.journal") }
+func (t *torture) log() string  { return filepath.Join(t.dir, "broker.log") }
 
 // start starts the broker, at the address of the one before, in the world that
 // flags describe.
-func (t *torment) start(ctx context.Context) error {
+func (t *torture) start(ctx context.Context) error {
 	if err := t.launch(); err != nil {
 		return err
 	}
@@ -287,7 +286,7 @@ func (t *torment) start(ctx context.Context) error {
 	return nil
 }
 
-func (t *torment) launch() (err error) {
+func (t *torture) launch() (err error) {
 	t.starts++
 	args := []string{"sim", "broker", "-data-dir", t.data(), "-listen", cmp.Or(t.addr, "127.0.0.1:0"), "-http", "127.0.0.1:0", "-reserve", fmt.Sprint(1 << 20),
 		"-disk", t.disk(), "-seed", fmt.Sprint(t.seed<<32 + t.starts)}
@@ -306,7 +305,7 @@ const lookEvery = 10 * time.Millisecond
 
 // await looks until ok, at most for limit, in which nothing else had the machine
 // to itself: it is counted in looks, so that one that is starved is not blamed.
-func (t *torment) await(ctx context.Context, limit time.Duration, what string, ok func() bool) error {
+func (t *torture) await(ctx context.Context, limit time.Duration, what string, ok func() bool) error {
 	for range limit / lookEvery {
 		if ok() {
 			return nil

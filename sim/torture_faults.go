@@ -14,33 +14,34 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
-// The kinds of faults, and how many of each a minute has.
-var tortures = []struct {
+// A nemesis does one kind of harm and sees the broker come round.
+type nemesis struct {
 	kind      string
 	perMinute float64
-	strike    func(*torment, context.Context) error
-}{
-	{"kill", 6, (*torment).killed},
-	{"pause", 2, (*torment).paused},
-	{"full disk", 0.5, (*torment).filled},
-	{"failed fsync", 0.3, (*torment).unsynced},
-	{"power cut", 0.5, (*torment).cutOff},
+	strike    func(*torture, context.Context) error
 }
 
-// A stroke is one of them, due at a moment of the run. If the one before it takes longer, it
+var nemeses = []*nemesis{
+	{"kill", 6, (*torture).killed},
+	{"pause", 2, (*torture).paused},
+	{"full disk", 0.5, (*torture).filled},
+	{"failed fsync", 0.3, (*torture).unsynced},
+	{"power cut", 0.5, (*torture).cutOff},
+}
+
+// A strike is due at a moment of the run. If the one before it takes longer, it
 // waits.
-type stroke struct {
-	at   time.Duration
-	kind string
+type strike struct {
+	at time.Duration
+	by *nemesis
 }
 
-// schedule draws which fault comes when: all of them in an order of chance,
-// spread over the run.
-func (t *torment) schedule() []stroke {
-	var all []stroke
-	for _, k := range tortures {
-		for range max(1, int(math.Ceil(k.perMinute*t.minutes-1e-9))) {
-			all = append(all, stroke{kind: k.kind})
+// schedule draws what comes when: all in an order of chance, spread over the run.
+func (t *torture) schedule() []strike {
+	var all []strike
+	for _, n := range nemeses {
+		for range max(1, int(math.Ceil(n.perMinute*t.minutes-1e-9))) { // 0.3 is a little more than it should be
+			all = append(all, strike{by: n})
 		}
 	}
 	t.rnd.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -51,23 +52,22 @@ func (t *torment) schedule() []stroke {
 	return all
 }
 
-func (t *torment) strike(ctx context.Context, kind string) error {
-	for _, k := range tortures {
-		if k.kind == kind {
-			begun := time.Now()
-			defer func() { t.result.Longest[kind] = max(t.result.Longest[kind], time.Since(begun).Seconds()) }()
-			return k.strike(t, ctx)
-		}
+func (t *torture) suffer(ctx context.Context, by *nemesis) error {
+	begun := time.Now()
+	if err := by.strike(t, ctx); err != nil {
+		return fmt.Errorf("%s after %.1f s: %w", by.kind, time.Since(t.begun).Seconds(), err)
 	}
-	panic("BUG: no fault " + kind)
+	t.result.Faults[by.kind]++
+	t.result.Longest[by.kind] = max(t.result.Longest[by.kind], time.Since(begun).Seconds())
+	return nil
 }
 
 // upTo draws a time below d.
-func (t *torment) upTo(d time.Duration) time.Duration { return time.Duration(t.rnd.Int64N(int64(d))) }
+func (t *torture) upTo(d time.Duration) time.Duration { return time.Duration(t.rnd.Int64N(int64(d))) }
 
 // killed ends the broker with SIGKILL, and sometimes the next one while it
 // starts.
-func (t *torment) killed(ctx context.Context) error {
+func (t *torture) killed(ctx context.Context) error {
 	if err := t.p.kill(); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (t *torment) killed(ctx context.Context) error {
 }
 
 // paused stops the broker's process and lets it go on.
-func (t *torment) paused(ctx context.Context) error {
+func (t *torture) paused(ctx context.Context) error {
 	longest := min(3*time.Second, time.Duration(t.minutes*6*float64(time.Second))) // a short run has short ones
 	pid := t.p.cmd.Process.Pid
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -101,7 +101,7 @@ func (t *torment) paused(ctx context.Context) error {
 // filled lets the disk fill up. Reading goes on, a topic can be deleted, and the
 // broker can be killed and started again; all that is to be written waits and
 // goes on by itself once there is room.
-func (t *torment) filled(ctx context.Context) error {
+func (t *torture) filled(ctx context.Context) error {
 	ballast, err := t.ballast(ctx)
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (t *torment) filled(ctx context.Context) error {
 }
 
 // ballast makes a topic whose end frees space.
-func (t *torment) ballast(ctx context.Context) (wire.TopicID, error) {
+func (t *torture) ballast(ctx context.Context) (wire.TopicID, error) {
 	topic := loadTopic{name: fmt.Sprintf("ballast-%d", t.starts), partitions: 1, flush: "async"}
 	id, err := t.l.c.CreateTopic(ctx, client.TopicSpec{Name: topic.name, Settings: []wire.Setting{{Key: "flush", Value: topic.flush}}})
 	if err != nil {
@@ -170,7 +170,7 @@ func (t *torment) ballast(ctx context.Context) (wire.TopicID, error) {
 }
 
 // fills waits until the broker has met the full disk.
-func (t *torment) fills(ctx context.Context) error {
+func (t *torture) fills(ctx context.Context) error {
 	return t.await(ctx, recoverLimit, "the disk to be full", func() bool {
 		_, err := os.Stat(t.disk() + metSuffix)
 		return err == nil
@@ -178,7 +178,7 @@ func (t *torment) fills(ctx context.Context) error {
 }
 
 // peek reads the first and the last records of each partition.
-func (t *torment) peek(ctx context.Context) error {
+func (t *torture) peek(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoverLimit)
 	defer cancel()
 	for _, topic := range t.l.topics {
@@ -198,7 +198,7 @@ const exitIO = 74
 
 // unsynced has one fsync fail. The broker must end, and what it had acknowledged
 // as durable must be there, though the page cache has forgotten the rest.
-func (t *torment) unsynced(ctx context.Context) error {
+func (t *torture) unsynced(ctx context.Context) error {
 	where := []string{"/topics/", "/metadata/", "/kept-sync/"}[t.rnd.IntN(3)]
 	if err := t.tell("fail %s", where); err != nil {
 		return err
@@ -222,7 +222,7 @@ func (t *torment) unsynced(ctx context.Context) error {
 
 // cutOff cuts the power, after a moment in which the disk already did not sync
 // any more, and sometimes again while the broker recovers.
-func (t *torment) cutOff(ctx context.Context) error {
+func (t *torture) cutOff(ctx context.Context) error {
 	if err := t.tell("stall"); err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (t *torment) cutOff(ctx context.Context) error {
 }
 
 // again starts the broker and sees it at work, with nothing lost.
-func (t *torment) again(ctx context.Context) error {
+func (t *torture) again(ctx context.Context) error {
 	if err := t.start(ctx); err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func (t *torment) again(ctx context.Context) error {
 }
 
 // weighed sees that a start has lost nothing.
-func (t *torment) weighed(ctx context.Context) error {
+func (t *torture) weighed(ctx context.Context) error {
 	all, err := t.findings(ctx)
 	if err != nil {
 		return err
@@ -283,7 +283,7 @@ const onTheirWay = 20 * time.Millisecond
 // poorer is again after a fault that may have lost records. What clients see is
 // held back until the checker knows what was lost, since it may be in its place.
 // Before that other brokers may live and die.
-func (t *torment) poorer(ctx context.Context, before func() error) error {
+func (t *torture) poorer(ctx context.Context, before func() error) error {
 	time.Sleep(onTheirWay)
 	t.losses.any.Store(true)
 	held := func() error {
@@ -313,7 +313,7 @@ func (t *torment) poorer(ctx context.Context, before func() error) error {
 }
 
 // resumed waits until records of every partition are acknowledged again.
-func (t *torment) resumed(ctx context.Context) error {
+func (t *torture) resumed(ctx context.Context) error {
 	before := t.losses.soFar(t.h)
 	return t.await(ctx, recoverLimit, "records to be acknowledged in every partition", func() bool {
 		now := t.losses.soFar(t.h)
@@ -329,7 +329,7 @@ func (t *torment) resumed(ctx context.Context) error {
 }
 
 // tell has the broker's disk do something.
-func (t *torment) tell(format string, args ...any) error {
+func (t *torture) tell(format string, args ...any) error {
 	if _, err := fmt.Fprintf(t.p.tell, format+"\n", args...); err != nil && !errors.Is(err, io.ErrClosedPipe) {
 		return fmt.Errorf("the broker's disk does not hear: %w", err)
 	}

@@ -63,7 +63,7 @@ type finding struct {
 // findings asks the broker what it found at its start, and those before it that
 // were killed while they started. Each start that follows no clean stop has its
 // leader epoch.
-func (t *torment) findings(ctx context.Context) (all []finding, err error) {
+func (t *torture) findings(ctx context.Context) (all []finding, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recoverLimit)
 	defer cancel()
 	var conn *wire.Conn
@@ -115,7 +115,7 @@ func foundEnd(ctx context.Context, conn *wire.Conn, id wire.PartitionID, e wire.
 
 // weigh holds what is gone of one partition, after a fault that may lose records
 // or one that may not, against its flush mode. The history is held.
-func (t *torment) weigh(f finding, lossy bool) error {
+func (t *torture) weigh(f finding, lossy bool) error {
 	var count, bytes int64
 	first, last := int64(1<<62), int64(0)
 	var since []stamped
@@ -146,7 +146,7 @@ func (t *torment) weigh(f finding, lossy bool) error {
 }
 
 // settle lets all that was sent come to an outcome and reads everything back.
-func (t *torment) settle(ctx context.Context) error {
+func (t *torture) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(settleLimit, time.Duration(t.minutes*float64(time.Minute))))
 	defer cancel()
 	if err := t.l.finish(ctx); err != nil {
@@ -179,7 +179,7 @@ type Footprint struct {
 	Deleted     int   `json:"deleted"` // folders of deleted topics that are still there
 }
 
-func (t *torment) footprint(ctx context.Context) (f Footprint, err error) {
+func (t *torture) footprint(ctx context.Context) (f Footprint, err error) {
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", t.p.cmd.Process.Pid))
 	if err != nil {
 		return f, err
@@ -242,7 +242,7 @@ func (f Footprint) exceeds(before Footprint) string {
 }
 
 // rest sees the broker come to rest once nobody wants anything of it.
-func (t *torment) rest(ctx context.Context) error {
+func (t *torture) rest(ctx context.Context) error {
 	t.l.abort()
 	exceeds := "no look at it"
 	for range restLooks {
@@ -268,7 +268,7 @@ func (t *torment) rest(ctx context.Context) error {
 }
 
 // judge holds all that happened against what may.
-func (t *torment) judge() error {
+func (t *torture) judge() error {
 	var errs []error
 	for _, w := range t.h.violations() {
 		errs = append(errs, errors.New(w))

@@ -16,7 +16,7 @@ func TestTortureMutants(t *testing.T) {
 	t.Setenv("TERALOG_MUTANT", "ack before fsync") // for the child
 	var out strings.Builder
 	err := Torture(t.Context(), []string{"--minutes", "0.02", "--dir", t.TempDir(), "-o", "json"}, nil, &out, io.Discard)
-	var r Torment
+	var r TortureReport
 	if e := json.Unmarshal([]byte(out.String()), &r); e != nil {
 		t.Fatal(e)
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A Torment is what came of a run of `teralog sim torture`.
-type Torment struct {
+// A TortureReport is what came of a run of `teralog sim torture`.
+type TortureReport struct {
 	Seed     uint64             `json:"seed"`
 	Seconds  float64            `json:"seconds"`
 	Faults   map[string]int     `json:"faults"`
@@ -36,7 +36,7 @@ type Torment struct {
 }
 
 // summarize fills in what the run has counted.
-func (t *torment) summarize(err error) {
+func (t *torture) summarize(err error) {
 	r := &t.result
 	t.h.mu.Lock()
 	defer t.h.mu.Unlock()
@@ -50,7 +50,7 @@ func (t *torment) summarize(err error) {
 	t.show.Clear()
 }
 
-func (r *Torment) report(out io.Writer, format string) error {
+func (r *TortureReport) report(out io.Writer, format string) error {
 	if format == "json" {
 		e := json.NewEncoder(out)
 		e.SetIndent("", "  ")
@@ -63,7 +63,7 @@ func (r *Torment) report(out io.Writer, format string) error {
 	row("torture", "seed %d, %.1f s", r.Seed, r.Seconds)
 	row("records", "%d acknowledged of %d sent (%.0f MB), %d failed, %d in doubt", r.Acked, r.Sent, float64(r.Bytes)/1e6, r.Failed, r.Doubtful)
 	row("read", "%d while they came, %d of these from far behind; %d read back", r.Read, r.Behind, r.ReadBack)
-	for _, k := range tortures {
+	for _, k := range nemeses {
 		row(k.kind, "%d times, well again after %.1f s at most", r.Faults[k.kind], r.Longest[k.kind])
 	}
 	var kinds []string
@@ -82,7 +82,7 @@ func (r *Torment) report(out io.Writer, format string) error {
 }
 
 // progress tells a person each second how far it is.
-func (t *torment) progress(ctx context.Context) {
+func (t *torture) progress(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

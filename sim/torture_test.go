@@ -19,11 +19,11 @@ func TestTorture(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	var r Torment
+	var r TortureReport
 	if err := json.Unmarshal([]byte(out.String()), &r); err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range tortures {
+	for _, k := range nemeses {
 		if r.Faults[k.kind] == 0 {
 			t.Errorf("no %s", k.kind)
 		}
@@ -70,14 +70,14 @@ func TestTortureFlags(t *testing.T) {
 func TestTortureSchedule(t *testing.T) {
 	f := func(minutes float64, want map[string]int) {
 		t.Helper()
-		m := &torment{minutes: minutes, rnd: rand.New(rand.NewPCG(1, 1))}
+		m := &torture{minutes: minutes, rnd: rand.New(rand.NewPCG(1, 1))}
 		got := map[string]int{}
-		last := stroke{}
+		last := strike{}
 		for _, s := range m.schedule() {
 			if s.at < last.at || s.at.Minutes() > minutes {
 				t.Fatalf("%+v after %+v", s, last)
 			}
-			got[s.kind]++
+			got[s.by.kind]++
 			last = s
 		}
 		for kind, n := range want {
