@@ -94,6 +94,8 @@ type Broker struct {
 	server    *wire.Server
 	count     counts
 	handovers handovers
+	state     atomic.Int32  // begins, serves or ends
+	took      time.Duration // the start
 	events    events
 
 	refusals  refusals
@@ -139,8 +141,12 @@ func New(c Config, e Env) (*Broker, error) {
 		b.abandon()
 		return nil, err
 	}
+	b.took = b.time().Mono - began
+	if e.Manual {
+		b.state.Store(serves)
+	}
 	b.event(EventStart, slog.String("version", wire.Software), slog.Bool("clean", b.Clean()), slog.Int("topics", len(b.Image().Topics())),
-		slog.Int("partitions", len(b.set.Partitions())), slog.Duration("took", b.time().Mono-began))
+		slog.Int("partitions", len(b.set.Partitions())), slog.Duration("took", b.took))
 	b.house = b.newHouse(theDefault, Rates{}, "")
 	if c.CreateRate > 0 {
 		b.creations = mem.NewBucket(int64(c.CreateRate), int64(c.CreateRate))
@@ -232,6 +238,7 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener, tenants ...net.Listen
 	for i := range b.gauges {
 		go b.runGauge(loops, &b.gauges[i])
 	}
+	b.state.Store(serves)
 	served := b.serve(ln, tenants)
 
 	var failure error
@@ -240,6 +247,7 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener, tenants ...net.Listen
 	case failure = <-b.fatal:
 	case failure = <-served:
 	}
+	b.state.Store(ends)
 	b.event(EventStop, slog.Any("why", cmp.Or(failure, errAsked)))
 	drain, cancel := context.WithTimeout(context.Background(), b.config.DrainTimeout)
 	defer cancel()

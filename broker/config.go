@@ -24,6 +24,7 @@ type Config struct {
 	TLSKey         string
 	TLSClientCA    string // whose certificates clients must present; empty: they need none
 	HTTP           string // host:port of the operator's view; empty: none
+	HTTPPprof      bool   // profiles are served there, too
 	HTTPRecords    string // who may see records there: local, on or off
 	Node           wire.NodeID
 	PeerListen     string     // host:port for the other nodes; empty: this node's address in Peers
@@ -85,6 +86,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("metadata-dir %s is in data-dir too; name it in one of them", c.MetadataDir)
 	case len(c.Peers) > 0 && !mine:
 		return fmt.Errorf("peers (%s) do not name this node, which is %d", joinPeers(c.Peers), c.Node)
+	case c.HTTPPprof && !isLoopback(c.HTTP):
+		return fmt.Errorf("http-pprof: http is %q; profiles are served on a loopback address only, such as 127.0.0.1:7480", c.HTTP)
 	case c.PeerListen != "" && len(c.Peers) == 0:
 		return fmt.Errorf("peer-listen without peers: there is nobody to hear")
 	case c.TLSListen == "" && slices.ContainsFunc(c.Tenants, func(t Tenant) bool { return t.TLS }):

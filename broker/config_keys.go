@@ -52,8 +52,9 @@ var Keys = []Key{
 	text("tls-cert", "certificate for tls-listen, and those above it: a PEM file, or credential:NAME of systemd; read again on SIGHUP", func(c *Config) *string { return &c.TLSCert }),
 	text("tls-key", "its private key, likewise; a file that others may read is refused", func(c *Config) *string { return &c.TLSKey }),
 	text("tls-client-ca", "clients must present a certificate signed by one of these, likewise; empty: they need none", func(c *Config) *string { return &c.TLSClientCA }),
-	optionalAddr("http", "address to serve the console, /metrics, /healthz, /events and /config on, unencrypted and open to whoever reaches it; empty: nowhere",
+	optionalAddr("http", "address to serve the console, /metrics, /healthz, /readyz, /events, /recovery and /config on, unencrypted and open to whoever reaches it; empty: nowhere",
 		func(c *Config) *string { return &c.HTTP }),
+	toggle("http-pprof", "serve profiles of the process at /debug/pprof/ of http, which must be a loopback address then", func(c *Config) *bool { return &c.HTTPPprof }),
 	key("http-records", "who may see records on the console: local (who connects from this machine by its loopback address), on (whoever reaches http) or off", setHTTPRecords,
 		func(c *Config) string { return c.HTTPRecords }),
 	key("node", "number of this node, from 1", setNode, func(c *Config) string { return strconv.Itoa(int(c.Node)) }),
@@ -176,6 +177,17 @@ func setNode(c *Config, s string) error {
 	}
 	c.Node = wire.NodeID(n)
 	return nil
+}
+
+func toggle(name, doc string, field func(*Config) *bool) Key {
+	return key(name, doc, func(c *Config, s string) error {
+		on, err := strconv.ParseBool(s)
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", s)
+		}
+		*field(c) = on
+		return nil
+	}, func(c *Config) string { return strconv.FormatBool(*field(c)) })
 }
 
 func setHTTPRecords(c *Config, s string) error {

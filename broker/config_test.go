@@ -204,6 +204,8 @@ func TestConfigFields(t *testing.T) {
 		switch v := reflect.ValueOf(&c).Elem().Field(i); v.Kind() {
 		case reflect.String:
 			v.SetString("another")
+		case reflect.Bool:
+			v.SetBool(!v.Bool())
 		case reflect.Slice:
 			v.Set(reflect.MakeSlice(v.Type(), 3, 3))
 		case reflect.Struct:
@@ -279,4 +281,11 @@ func TestConfigCheck(t *testing.T) {
 	f("peers = 1@a:1,2@b:2\nnode = 3", false)
 	f("peer-listen = a:1", false)
 	f("peer-listen = a:1\npeers = 1@b:1", true)
+	f("http-pprof = true\nhttp = 127.0.0.1:7480", true)
+	f("http-pprof = true\nhttp = [::1]:7480", true)
+	f("http-pprof = true\nhttp = localhost:7480", true)
+	f("http-pprof = true\nhttp = 0.0.0.0:7480", false)
+	f("http-pprof = true\nhttp = :7480", false)
+	f("http-pprof = true", false)
+	f("http-pprof = false\nhttp = 0.0.0.0:7480", true)
 }

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -159,15 +157,10 @@ func (b *Broker) mayRead(r *http.Request) error {
 	case recordsOff:
 		return wire.Errorf(wire.CodeUnsupported, "records are shown to nobody here: http-records = off")
 	}
-	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	if !ok || !local.IP.IsLoopback() {
+	if !viaLoopback(r) {
 		return wire.Errorf(wire.CodeUnsupported, "records are shown only to who connects from the broker's machine by 127.0.0.1 or ::1: http-records = local")
 	}
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "localhost" {
+	if !namesMachine(r.Host) {
 		return wire.Errorf(wire.CodeUnsupported, "records are shown only under an IP address or localhost, not %q: http-records = local", r.Host)
 	}
 	return nil

@@ -3,7 +3,6 @@ package broker
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"math"
 	"net/http"
 
@@ -143,15 +142,9 @@ func (b *Broker) overview(r *http.Request) (any, error) {
 
 // judge says whether the broker is well, from what o has so far.
 func (o *overview) judge(s *scrape) {
-	o.Ready = true // this page is served once every partition has been opened
-	for _, d := range o.Directories {
-		if d.Error != "" {
-			o.Reasons = append(o.Reasons, fmt.Sprintf("data directory %s is offline: %s", d.Path, d.Error))
-		}
-	}
-	if o.Offline = max(o.Partitions-s.serving, 0); o.Offline > 0 {
-		o.Reasons = append(o.Reasons, fmt.Sprintf("%d of %d partitions are out of service", o.Offline, o.Partitions))
-	}
+	is := s.b.readiness(s)
+	o.Ready, o.Reasons = is.Ready, is.Reasons
+	o.Offline = max(o.Partitions-s.serving, 0)
 }
 
 // partitions returns how many partitions the metadata places on this node.
@@ -190,7 +183,7 @@ func shownRefusals(s *scrape) []shownRefusal {
 func (b *Broker) shownDirectories() (all []shownDirectory) {
 	b.eachDir(func(path string, d *storage.Dir) {
 		if d == nil {
-			all = append(all, shownDirectory{Path: path, Error: "it could not be opened at the start"})
+			all = append(all, shownDirectory{Path: path, Error: dirError(d).Error()})
 			return
 		}
 		s := shownDirectory{Path: path, Partitions: b.Image().Hosted(d.ID()), Start: d.Start().Number, Clean: d.Start().Clean}

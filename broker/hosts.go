@@ -259,7 +259,8 @@ func (b *Broker) host(t *coord.Topic, n int) error {
 	return nil
 }
 
-// tellRecovery notes what a start cut off a log, and what it found damaged.
+// tellRecovery notes what a start cut off a log, and what was missing. Damage is
+// told of by the partition, whoever found it.
 func (b *Broker) tellRecovery(r storage.RecoveryReport) {
 	topic, part := slog.String("topic", r.Topic), slog.Int("part", int(r.ID.Partition))
 	if r.Cut > 0 {
@@ -267,9 +268,6 @@ func (b *Broker) tellRecovery(r storage.RecoveryReport) {
 	}
 	if r.Lost > 0 && len(r.Damaged) == 0 {
 		b.event(EventDamageFound, topic, part, slog.Int64("from", int64(r.End)), slog.Int64("to", int64(r.Lost)), slog.String("err", "these offsets were durable and are not there"))
-	}
-	for _, d := range r.Damaged {
-		b.event(EventDamageFound, topic, part, slog.Int64("from", int64(d.From)), slog.Int64("to", int64(d.To)))
 	}
 }
 

@@ -269,7 +269,10 @@ func TestView(t *testing.T) {
 	f("GET", "/api/overview", 200, `"ready":true`)
 	f("PUT", "/api/records", 405, "")
 	f("GET", "/none", 404, "")
-	f("GET", "/debug/pprof/", 404, "") // importing pprof anywhere would open it
+	f("GET", "/readyz", 200, `{"ready":true,"reasons":[]}`)
+	f("GET", "/recovery", 200, `"directories":[{"path":"data","start":1,"clean":true,`)
+	f("GET", "/debug/pprof/", 404, "") // only if asked for
+	f("GET", "/debug/pprof/heap", 404, "")
 }
 
 // TestServeHTTP runs the command with a view: its address in the ready line,
@@ -282,7 +285,7 @@ func TestServeHTTP(t *testing.T) {
 		t.Fatalf("%q", line)
 	}
 	get := func(c net.Conn) (int, string, error) {
-		fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			return 0, "", err

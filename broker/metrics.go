@@ -122,7 +122,7 @@ func newScrape(b *Broker) *scrape {
 				s.unflushed = max(s.unflushed, now.Mono-v.Oldest)
 			}
 		}
-		s.damaged += len(p.View().Log.Damaged())
+		s.damaged += len(p.View().Log.Damage())
 		if v := p.View().Log; wire.FutureTime(v.GreatestTime(), v.LastAppendTime()) {
 			s.future++
 		}

@@ -235,6 +235,8 @@ func (b *Broker) hear(e repl.Event) {
 		}
 	case repl.RetentionHeld:
 		b.event(EventRetentionHeld, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Int64("bytes", e.Bytes))
+	case repl.DamageFound:
+		b.event(EventDamageFound, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Int64("from", int64(e.From)), slog.Int64("to", int64(e.To)))
 	case repl.SegmentRolled:
 		b.event(EventSegmentRolled, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Int64("offset", int64(e.From)))
 	case repl.LogTrimmed:

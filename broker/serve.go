@@ -102,15 +102,17 @@ func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	shown := &front{config: &c, log: log}
+	if l.http != nil {
+		defer shown.serve(l.http)()
+	}
 	b, err := New(c, env)
 	if err != nil {
 		return err
 	}
+	shown.b.Store(b)
 	for _, line := range b.Recovery() {
 		log.Info("recovery", "did", line)
-	}
-	if l.http != nil {
-		defer b.view(l.http)()
 	}
 	if l.tls != nil {
 		b.ServeTLS(l.tls)

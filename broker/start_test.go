@@ -364,13 +364,14 @@ func TestStartShortLog(t *testing.T) {
 		if res := r.read(fetchOf(id, 0, 7))[0]; res.Code != wire.CodeCorrupt || res.CorruptFrom != 7 || res.CorruptTo != 10 {
 			t.Fatalf("a reader at 7 hears %+v", res)
 		}
-		r.wantEvent(`"kind":"damage_found","fields":{"topic":"t","part":0,"from":7,"to":10}`)
 		if at := r.write(id, 0, "new"); at != 10 {
 			t.Fatalf("the next record is at %d", at)
 		}
 		if res := r.read(at10)[0]; res.Code != wire.CodeOK || !slices.Equal(valuesOf(t, res.Data), []string{"new"}) {
 			t.Fatalf("a reader at 10 hears %+v", res)
 		}
+		r.pass(20 * time.Second)
+		r.wantEvent(`"kind":"damage_found","fields":{"topic":"t","part":0,"from":7,"to":10}`)
 	})
 }
 

@@ -37,10 +37,6 @@ func (v *View) End() wire.Offset { return v.tail.end }
 // ActiveBase returns the first offset of the segment that is written to.
 func (v *View) ActiveBase() wire.Offset { return v.active.base }
 
-// Damaged returns the ranges of the log known to be damaged, ascending. They are
-// shared: nobody may change them.
-func (v *View) Damaged() []CorruptRange { return v.home.damage.all() }
-
 // Epoch returns the newest leader epoch, wire.NoEpoch if there was none yet.
 func (v *View) Epoch() wire.Epoch {
 	if len(v.epochs) == 0 {
