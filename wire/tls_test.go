@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -482,6 +483,89 @@ func TestAheadKept(t *testing.T) {
 		far.Close()
 		f(true)
 		f(true)
+	})
+}
+
+// TestFarewell expects an end that costs no waiting to be told in TLS, too: others
+// than we take one that is not for an attack.
+func TestFarewell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := tlsPair(t)
+		far.Close()
+		var record [64]byte
+		if n, err := near.below.readNow(record[:]); n < 20 || record[0] != 23 {
+			t.Errorf("%d bytes, %v, before the end", n, err)
+		}
+	})
+}
+
+// TestPieceOfSeveral cuts the connection within a piece that holds several requests.
+// Some of them may have been served, so none may be told not to have left.
+func TestPieceOfSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		served := map[Offset]bool{}
+		b := newBedOf(t, encrypted, handlerFunc(func(c *Call) {
+			if c.API != APITrim {
+				c.Reply(&ProduceResponse{})
+				return
+			}
+			var q TrimRequest
+			if err := c.Decode(&q); err != nil {
+				c.ReplyError(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			served[q.Before] = true
+			c.Reply(&TrimResponse{})
+		}), nil)
+		large := make([]byte, memWindow+100_000)
+		const small = 4
+		// send cuts after up bytes, and returns how many requests were served and how
+		// many were told not to have left.
+		send := func(up int64) (done, unsent int) {
+			b.net.CutAfter(testAddr, up, -1)
+			c, err := Dial(context.Background(), b.net, testAddr, DialOptions{Pool: b.client, TLS: b.tls})
+			if err != nil {
+				return 0, 0
+			}
+			defer c.Close()
+			clear(served)
+			b.net.Stall(testAddr, true)
+			errs := make([]error, 1+small)
+			c.Go(&ProduceRequest{Acks: 1, Batches: []Batch{large}}, &ProduceResponse{}, func(err error) { errs[0] = err })
+			synctest.Wait() // it fills the network; the others wait behind it
+			for i := range small {
+				c.Go(&TrimRequest{Topic: FirstUserTopic, Before: Offset(i)}, &TrimResponse{}, func(err error) { errs[1+i] = err })
+			}
+			b.net.Stall(testAddr, false)
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range small {
+				definite := errors.Is(errs[1+i], ErrNotSent) && !errors.Is(errs[1+i], ErrConnLost)
+				if definite && served[Offset(i)] {
+					t.Errorf("cut after %d bytes: request %d was served, yet %v", up, i, errs[1+i])
+				}
+				if definite {
+					unsent++
+				}
+			}
+			return len(served), unsent
+		}
+		all := int64(sort.Search(2*len(large), func(n int) bool { done, _ := send(int64(n)); return done == small }))
+		some, unsent := 0, 0
+		for up := all - 450; up < all; up += 9 {
+			n, not := send(up)
+			unsent += not
+			if n > 0 {
+				some++
+			}
+		}
+		if some == 0 || unsent == 0 {
+			t.Errorf("%d cuts let some requests through, %d requests were not sent", some, unsent)
+		}
 	})
 }
 
