@@ -26,6 +26,8 @@ type directory struct {
 
 	slow    atomic.Bool           // a flush is late
 	delay   atomic.Int64          // what the flush or append that runs longest has taken, when watch last looked
+	looked  atomic.Int64          // when watch last looked, mono
+	resumed atomic.Int64          // when it last found that nothing had run here for long, mono
 	trouble mem.Breaker           // refuses writes while delay is too long
 	failed  atomic.Pointer[error] // once, for good
 	dead    chan struct{}         // closed then
@@ -182,7 +184,9 @@ var ErrHangs = errors.New("the disk hangs")
 
 // watch looks for flushes that take too long, and for any other fsync in the
 // directory. One past SlowAfter makes the directory slow until it is back; one
-// past FailAfter ends the directory, since nobody can wait for it any longer.
+// past FailAfter ends the directory, since nobody can wait for it any longer. Who
+// was stopped for half of that, by a signal or with its whole machine, did not
+// wait and cannot tell: the flush gets its time anew.
 //
 // It also hears of an fsync of the directory's own files that failed where
 // nobody of this room was about, such as at a delete.
@@ -198,7 +202,10 @@ func (d *directory) watch(now mem.Now) {
 	if was := d.slow.Swap(late); late && !was {
 		d.set.event(Event{Kind: DirectorySlow, Dir: d.dir, Took: took})
 	}
-	if took > c.FailAfter {
+	if was := d.looked.Swap(int64(now.Mono)); now.Mono-time.Duration(was) > c.FailAfter/2 {
+		d.resumed.Store(int64(now.Mono))
+	}
+	if now.Mono-max(oldest, time.Duration(d.resumed.Load())) > c.FailAfter {
 		d.fail(fmt.Errorf("%w: a flush has not come back for %v", ErrHangs, took))
 	}
 }

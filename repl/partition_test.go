@@ -119,11 +119,23 @@ func TestFlushFails(t *testing.T) {
 		produce a; turn; start        | 0≤0≤1,0
 		clock 1000; steps             | done
 		clock 1001; steps             | slow done
+		clock 16000; steps            | done
 		clock 30000; steps            | done
 		produce b; turn               | 0≤0≤2,0
 		clock 30001; steps            | failed turn done
 		turn                          | offline a=STORAGE_ERROR b=STORAGE_ERROR
 		done; turn                    |
+	`)
+
+	// One who was stopped himself cannot tell how long it took: it is given its
+	// time anew.
+	f(Settings{Flush: Sync}, `
+		produce a; turn; start        | 0≤0≤1,0
+		clock 1001; steps             | slow done
+		clock 600000; steps           | done
+		clock 615000; steps           | done
+		clock 630000; steps           | done
+		clock 630001; steps           | failed turn done
 	`)
 
 	// A slow flush that comes back is forgiven.

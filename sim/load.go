@@ -48,8 +48,12 @@ var torturedSettings = []wire.Setting{
 	{Key: "flush.interval", Value: "200ms"}, {Key: "flush.bytes", Value: "256KiB"},
 }
 
+// clientPatience is how long a client waits for anything: longer than any fault lasts,
+// and than a machine that has other things to do.
+const clientPatience = 5 * time.Minute
+
 func dial(addr string) (*client.Client, error) {
-	return client.New(client.Options{Servers: []string{addr}, Name: "torture",
+	return client.New(client.Options{Servers: []string{addr}, Name: "torture", RequestTimeout: clientPatience,
 		BackoffMin: 2 * time.Millisecond, BackoffMax: 50 * time.Millisecond})
 }
 
@@ -120,6 +124,7 @@ type writer struct {
 }
 
 func (l *load) writer(o client.ProducerOptions) (*writer, error) {
+	o.DeliveryTimeout = clientPatience
 	p, err := l.c.NewProducer(o)
 	if err != nil {
 		return nil, err
