@@ -167,10 +167,8 @@ func New(c Config, e Env) (*Broker, error) {
 		Session:     b.session,
 		Refused:     func(l wire.Limit, remote string) { b.refused(l, func() string { return remote }) },
 		IdleTimeout: c.IdleTimeout,
-		Unfit: func(reason, remote string, err error) {
-			b.event(EventClientRefused, slog.String("reason", reason), slog.String("remote", remote), slog.Any("err", err))
-		},
-		Log: e.Log,
+		Unfit:       b.unfit,
+		Log:         e.Log,
 	}
 	return b, nil
 }

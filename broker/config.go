@@ -23,6 +23,7 @@ type Config struct {
 	TLSCert        string      // a path or credential:NAME, of PEM, like the two below
 	TLSKey         string
 	TLSClientCA    string // whose certificates clients must present; empty: they need none
+	PeerCA         string // whose certificates the nodes show each other; empty: they talk in plaintext
 	HTTP           string // host:port of the operator's view; empty: none
 	HTTPPprof      bool   // profiles are served there, too
 	HTTPRecords    string // who may see records there: local, on or off
@@ -107,9 +108,11 @@ func (c *Config) checkListeners() error {
 		return fmt.Errorf("neither listen nor tls-listen: no client could come")
 	case c.Listen == "" && c.Advertise != "":
 		return fmt.Errorf("advertise without listen; for clients of TLS it is tls-advertise")
-	case c.TLSListen != "" && (c.TLSCert == "" || c.TLSKey == ""):
-		return fmt.Errorf("tls-listen needs tls-cert and tls-key")
-	case c.TLSListen == "" && c.TLSCert+c.TLSKey+c.TLSClientCA+c.TLSAdvertise != "":
+	case c.PeerCA != "" && len(c.Peers) == 0:
+		return fmt.Errorf("peer-ca without peers: there is nobody to talk to")
+	case c.TLSListen+c.PeerCA != "" && (c.TLSCert == "" || c.TLSKey == ""):
+		return fmt.Errorf("tls-listen and peer-ca need tls-cert and tls-key")
+	case c.TLSListen == "" && c.TLSClientCA+c.TLSAdvertise != "", c.TLSListen+c.PeerCA == "" && c.TLSCert+c.TLSKey != "":
 		return fmt.Errorf("settings of TLS without tls-listen: nothing would be encrypted")
 	}
 	return nil

@@ -63,6 +63,7 @@ var Keys = []Key{
 	optionalAddr("peer-listen", "address to hear the other nodes on, where it differs from the one in peers", func(c *Config) *string { return &c.PeerListen }),
 	key("tenants", "listeners whose clients share a quota, as name@host:port, separated by commas; after each may stand tls, bytes=SIZE and requests=COUNT, both a second, and advertise=host:port",
 		setTenants, func(c *Config) string { return joinTenants(c.Tenants) }),
+	text("peer-ca", "the nodes talk by TLS, and each shows the others tls-cert, which one of these has signed: a PEM file or credential; empty: unencrypted", func(c *Config) *string { return &c.PeerCA }),
 	count("max-connections", "clients connected at once", 1, 1_000_000, func(c *Config) *int { return &c.MaxConnections }),
 	count("accept-rate", "connections accepted a second, others wait; 0: as many as come", 0, 1_000_000, func(c *Config) *int { return &c.AcceptRate }),
 	size("memory", "bytes of requests held at once, over all connections", 32<<20, 1<<40, func(c *Config) *int64 { return &c.Memory }),

@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,7 +45,8 @@ type mesh struct {
 	node    wire.NodeID
 	cluster wire.UUID
 	dialer  wire.Dialer
-	halt    <-chan struct{} // ends waits, as the context of the loops does
+	tls     func() *tls.Config // what to encrypt with; may be nil, and return nil: plaintext
+	halt    <-chan struct{}    // ends waits, as the context of the loops does
 	log     *slog.Logger
 	links   map[raft.NodeID]*link
 }
@@ -91,9 +93,11 @@ func (m *mesh) wait(ctx context.Context, d time.Duration) error {
 
 // dial connects to a node and sees that it is the one.
 func (m *mesh) dial(ctx context.Context, n PeerAddr) (*wire.Conn, error) {
-	conn, err := wire.Dial(ctx, m.dialer, n.Addr, wire.DialOptions{
-		Client: fmt.Sprintf("node %d", m.node), Software: "teralog " + wire.Software, MaxInFlight: 2 * maxLinkFlight, Silence: peerSilence,
-	})
+	o := wire.DialOptions{Client: fmt.Sprintf("node %d", m.node), Software: "teralog " + wire.Software, MaxInFlight: 2 * maxLinkFlight, Silence: peerSilence}
+	if m.tls != nil {
+		o.TLS = m.tls()
+	}
+	conn, err := wire.Dial(ctx, m.dialer, n.Addr, o)
 	if err != nil {
 		return nil, err
 	}

@@ -52,14 +52,19 @@ func openPeers(b *Broker) (*peers, error) {
 		b: b, self: raft.Peer{ID: raft.NodeID(c.Node), Incarnation: raft.UUID(b.dirs[0].ID())},
 		mesh: openMesh(c.Node, b.Cluster(), c.Peers, b.env.Dial, b.env.Stop, b.log), ctx: ctx, stop: stop,
 	}
-	p.server = &wire.Server{Handler: p, Hello: b.hello, IdleTimeout: c.IdleTimeout, Log: b.log}
+	p.server = &wire.Server{Handler: p, Hello: b.hello, IdleTimeout: c.IdleTimeout, Unfit: b.unfit, Log: b.log}
 	ln, err := b.env.Listen(c.peerListen())
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("listen for peers: %w", err)
 	}
+	serve := p.server.Serve
+	if b.secure.peer() != nil {
+		p.mesh.tls = b.secure.peer
+		serve = func(ln net.Listener) error { return p.server.ServeTLS(ln, b.secure.peer) }
+	}
 	p.loop(func() {
-		if err := p.server.Serve(ln); err != nil && ctx.Err() == nil {
+		if err := serve(ln); err != nil && ctx.Err() == nil {
 			b.report(fmt.Errorf("peer listener: %w", err))
 		}
 	})

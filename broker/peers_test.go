@@ -24,7 +24,8 @@ type trio struct {
 	net     *wire.MemNet
 	disks   [3]*storage.MemFS
 	wiped   int
-	members [3]*member // nil: down
+	adapt   func(i int, c *Config) // may be nil
+	members [3]*member             // nil: down
 }
 
 type member struct {
@@ -48,6 +49,9 @@ func (c *trio) open(i int) <-chan error {
 	config.Listen = fmt.Sprintf("node%d:7400", i+1)
 	for n := range c.disks {
 		config.Peers = append(config.Peers, PeerAddr{wire.NodeID(n + 1), fmt.Sprintf("node%d:7401", n+1)})
+	}
+	if c.adapt != nil {
+		c.adapt(i, &config)
 	}
 	clock, ids, life := mem.NewClock(), byte(0), byte(c.wiped)
 	ctx, stop := context.WithCancel(context.Background())

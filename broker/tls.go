@@ -32,14 +32,15 @@ type secure struct {
 // secrets for session tickets of their own, so that a session which began under
 // the old ones is not resumed.
 type keys struct {
-	config  *tls.Config
-	expires time.Time // of the certificate or, if that is sooner, of one above it
+	config  *tls.Config // for clients
+	peer    *tls.Config // for other nodes, on either side; nil: they talk in plaintext
+	expires time.Time   // of the certificate or, if that is sooner, of one above it
 }
 
 // openSecure reads the files that c names; nil if it names none. What is wrong
 // with them ends the process with exitConfig.
 func openSecure(c Config) (*secure, error) {
-	if c.TLSListen == "" {
+	if c.TLSListen+c.PeerCA == "" {
 		return nil, nil
 	}
 	s := &secure{files: c.keyFiles()}
@@ -59,6 +60,19 @@ func (s *secure) load(now time.Time) error {
 }
 
 func (s *secure) config() *tls.Config { return s.now.Load().config }
+
+// peer is what to talk to other nodes with; nil: plaintext.
+func (s *secure) peer() *tls.Config {
+	if s == nil {
+		return nil
+	}
+	return s.now.Load().peer
+}
+
+// unfit notes a connection that was ended for how it began.
+func (b *Broker) unfit(reason, remote string, err error) {
+	b.event(EventClientRefused, slog.String("reason", reason), slog.String("remote", remote), slog.Any("err", err))
+}
 
 // ServeTLS has Run serve encrypted connections on ln, too, with the certificate of
 // the configuration, which must name one. It is called before Run.
@@ -94,18 +108,20 @@ func (b *Broker) reloadOn(ctx context.Context, signals <-chan os.Signal) {
 // keyFiles names the files of TLS: by path, or as credential:NAME what the service
 // manager has put into the directory credentials.
 type keyFiles struct {
-	cert, key, clientCA string // clientCA "": clients need no certificate
-	credentials         string
+	cert, key   string
+	clientCA    string // "": clients need no certificate
+	peerCA      string // "": other nodes are talked to in plaintext
+	credentials string
 }
 
 func (c *Config) keyFiles() keyFiles {
-	return keyFiles{cert: c.TLSCert, key: c.TLSKey, clientCA: c.TLSClientCA, credentials: os.Getenv("CREDENTIALS_DIRECTORY")}
+	return keyFiles{cert: c.TLSCert, key: c.TLSKey, clientCA: c.TLSClientCA, peerCA: c.PeerCA, credentials: os.Getenv("CREDENTIALS_DIRECTORY")}
 }
 
 // there reports whether this process can read the files: no other than one that the
 // service manager started has credentials.
 func (f keyFiles) there() bool {
-	return f.credentials != "" || !slices.ContainsFunc([]string{f.cert, f.key, f.clientCA},
+	return f.credentials != "" || !slices.ContainsFunc([]string{f.cert, f.key, f.clientCA, f.peerCA},
 		func(name string) bool { return strings.HasPrefix(name, credential) })
 }
 
@@ -177,16 +193,42 @@ func (f keyFiles) read(now time.Time) (*keys, error) {
 		DynamicRecordSizingDisabled: true, // frames are of use only whole
 	}}
 	if f.clientCA != "" {
-		text, err := f.file("tls-client-ca", f.clientCA, false)
-		if err != nil {
+		if k.config.ClientCAs, err = f.authorities("tls-client-ca", f.clientCA, now); err != nil {
 			return nil, err
-		}
-		if k.config.ClientCAs, err = authorities(text, now); err != nil {
-			return nil, fmt.Errorf("tls-client-ca %s: %w", f.clientCA, err)
 		}
 		k.config.ClientAuth = tls.RequireAndVerifyClientCert
 	}
+	if f.peerCA != "" {
+		if !usable(pair.Leaf, x509.ExtKeyUsageClientAuth) {
+			return nil, fmt.Errorf("tls-cert %s: the certificate of %s is not one of a client, which a node is to others, as its extended key usage says", f.cert, nameOf(pair.Leaf))
+		}
+		pool, err := f.authorities("peer-ca", f.peerCA, now)
+		if err != nil {
+			return nil, err
+		}
+		k.peer = &tls.Config{Certificates: k.config.Certificates, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true,
+			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, RootCAs: pool}
+	}
 	return k, nil
+}
+
+// authorities returns the certificates in a file as those whose signature is
+// believed.
+func (f keyFiles) authorities(setting, value string, now time.Time) (*x509.CertPool, error) {
+	text, err := f.file(setting, value, false)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := authorities(text, now)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", setting, value, err)
+	}
+	return pool, nil
+}
+
+// usable reports whether a certificate may be used so.
+func usable(c *x509.Certificate, so x509.ExtKeyUsage) bool {
+	return len(c.ExtKeyUsage) == 0 || slices.ContainsFunc(c.ExtKeyUsage, func(u x509.ExtKeyUsage) bool { return u == so || u == x509.ExtKeyUsageAny })
 }
 
 // checkChain returns the time at which the first of a server's certificates
@@ -200,10 +242,7 @@ func checkChain(chain [][]byte, now time.Time) (expires time.Time, err error) {
 		if err != nil {
 			return expires, err
 		}
-		forServers := func(u x509.ExtKeyUsage) bool {
-			return u == x509.ExtKeyUsageServerAuth || u == x509.ExtKeyUsageAny
-		}
-		if i == 0 && len(c.ExtKeyUsage) > 0 && !slices.ContainsFunc(c.ExtKeyUsage, forServers) {
+		if i == 0 && !usable(c, x509.ExtKeyUsageServerAuth) {
 			return expires, fmt.Errorf("the certificate of %s is not one of a server, as its extended key usage says", nameOf(c))
 		}
 		if i == 0 || c.NotAfter.Before(expires) {
@@ -232,8 +271,8 @@ func nameOf(c *x509.Certificate) string {
 	return fmt.Sprintf("%q", cmp.Or(name, c.SerialNumber.String()))
 }
 
-// authorities returns the certificates in text as those whose signature is
-// believed. Of several all but one may have expired.
+// authorities makes a pool of the certificates in text. Of several all but one may
+// have expired.
 func authorities(text []byte, now time.Time) (*x509.CertPool, error) {
 	pool, bad, good := x509.NewCertPool(), error(nil), 0
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {

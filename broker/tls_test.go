@@ -14,8 +14,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/teralog/teralog/coord"
 	"github.com/teralog/teralog/sim/testca"
 	"github.com/teralog/teralog/wire"
 )
@@ -60,6 +62,12 @@ func TestKeyFiles(t *testing.T) {
 	f(keyFiles{cert: cert, key: key, clientCA: testca.Write(t, dir, "key.crt", pair.Key, 0o644)}, "holds a private key")
 	f(keyFiles{cert: testca.Write(t, dir, "large", make([]byte, maxKeyFile+1), 0o644), key: key}, "has more than 1048576 bytes")
 
+	f(keyFiles{cert: cert, key: key, peerCA: authority}, "")
+	f(keyFiles{cert: cert, key: key, peerCA: authority + ".not"}, "peer-ca: open ")
+	alone := issued(x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	alone.peerCA = authority
+	f(alone, "is not one of a client, which a node is to others")
+
 	// A chain is as good as its worst certificate.
 	f(keyFiles{cert: testca.Write(t, dir, "chain.crt", append(pair.Cert, old...), 0o644), key: key}, "expired at")
 
@@ -96,8 +104,12 @@ func TestTLSSettings(t *testing.T) {
 
 	f("", "--tls-listen", ":7443", "--tls-cert", "c", "--tls-key", "k")
 	f("", "--tls-listen", ":7443", "--tls-cert", "c", "--tls-key", "k", "--listen", "")
-	f("tls-listen needs tls-cert and tls-key", "--tls-listen", ":7443", "--tls-cert", "c")
-	f("tls-listen needs tls-cert and tls-key", "--tls-listen", ":7443", "--tls-key", "k")
+	f("need tls-cert and tls-key", "--tls-listen", ":7443", "--tls-cert", "c")
+	f("need tls-cert and tls-key", "--tls-listen", ":7443", "--tls-key", "k")
+	f("need tls-cert and tls-key", "--peers", "1@a:1", "--peer-ca", "c")
+	f("", "--peers", "1@a:1", "--peer-ca", "c", "--tls-cert", "c", "--tls-key", "k")
+	f("peer-ca without peers", "--peer-ca", "c", "--tls-cert", "c", "--tls-key", "k")
+	f("without tls-listen", "--peers", "1@a:1", "--peer-ca", "c", "--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "c")
 	f("without tls-listen", "--tls-cert", "c", "--tls-key", "k")
 	f("without tls-listen", "--tls-client-ca", "c")
 	f("without tls-listen", "--tls-advertise", "log1:1")
@@ -262,4 +274,58 @@ func TestHangUpWithoutTLS(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestPeersByTLS has three nodes keep the metadata over TLS. One whose certificate
+// is of another authority, one that speaks plaintext, and a client with a
+// certificate of none are not let in.
+func TestPeersByTLS(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		ca, other := testca.New(t), testca.New(t)
+		authority, foreign := testca.Write(t, dir, "ca.crt", ca.PEM(), 0o644), testca.Write(t, dir, "other.crt", other.PEM(), 0o644)
+		c := newTrio(t)
+		c.adapt = func(i int, config *Config) {
+			name := fmt.Sprintf("node%d", i+1)
+			config.TLSCert, config.TLSKey = ca.Issue(x509.Certificate{DNSNames: []string{name}}).Write(dir, name)
+			config.PeerCA = authority
+		}
+		c.start(0, 1, 2)
+		c.do(1, coord.CreateTopic{Name: "t", Partitions: 2, Replication: 1})
+		at := fmt.Sprintf("node%d:7401", c.leader()+1)
+		f := func(config *tls.Config, want string) {
+			t.Helper()
+			conn, err := wire.Dial(context.Background(), c.net, at, wire.DialOptions{TLS: config})
+			if err == nil {
+				conn.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("dialled a peer: %v, want %q", err, want)
+			}
+		}
+
+		f(nil, "this address speaks TLS only")
+		f(&tls.Config{RootCAs: ca.Pool()}, "certificate required")
+		f(&tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{other.Issue(x509.Certificate{}).TLS()}}, "certificate")
+
+		// A node of another authority is not heard, and the other two go on.
+		c.stop(2)
+		c.adapt = func(i int, config *Config) {
+			config.TLSCert, config.TLSKey = other.Issue(x509.Certificate{DNSNames: []string{"node3"}}).Write(dir, "foreign")
+			config.PeerCA = foreign
+		}
+		opened := c.open(2)
+		time.Sleep(time.Minute)
+		c.do(0, coord.CreateTopic{Name: "u", Partitions: 1, Replication: 1})
+		select {
+		case err := <-opened:
+			t.Errorf("a node of another authority is in: %v", err)
+		default:
+		}
+		c.members[2].stop()
+		<-c.members[2].ran
+		c.members[2] = nil
+		c.stop(1)
+		c.stop(0)
+	})
 }
