@@ -40,6 +40,18 @@ var serverRows = []metric{
 	{name: "teralog_build", kind: "gauge", help: "1, with the version of the software.", series: func(s *scrape, emit func(string, float64)) {
 		emit(label("version", wire.Software), 1)
 	}},
+	{name: "teralog_ready", kind: "gauge", help: "1 while clients are served, as /readyz says.", value: func(s *scrape) float64 {
+		if s.b.readiness(s).Ready {
+			return 1
+		}
+		return 0
+	}},
+	{name: "teralog_metadata_leader_known", kind: "gauge", help: "1 while some node is known to lead the metadata; a node alone leads it.", value: func(s *scrape) float64 {
+		if s.b.leaderless() {
+			return 0
+		}
+		return 1
+	}},
 	{name: "teralog_topics", kind: "gauge", help: "Topics of the cluster.", value: func(s *scrape) float64 { return float64(len(s.b.Image().Topics())) }},
 	{name: "teralog_partitions", kind: "gauge", help: "Partitions hosted here.", value: func(s *scrape) float64 { return float64(s.partitions) }},
 	{name: "teralog_partitions_with_future_times", kind: "gauge", help: "Of these, those with an event time more than an hour ahead of their last append.", value: func(s *scrape) float64 { return float64(s.future) }},

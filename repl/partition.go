@@ -171,6 +171,7 @@ func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *st
 		flush: newFlushState(st, v.End()),
 		acks:  acks{ring: mem.NewRing[ack](s.config.MaxUnacked), waits: &s.times.Flush},
 		times: &s.times,
+		turns: uint32(id.Partition), // else of partitions with few writes none would be timed
 		clock: s.mono,
 	}
 	// Recovery has fsynced all there is, so a lone replica has committed it.
