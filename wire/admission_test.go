@@ -2,7 +2,7 @@ package wire
 
 import (
 	"context"
-	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -136,40 +136,46 @@ func TestUnidentified(t *testing.T) {
 	})
 }
 
-// TestUnidentifiedSource bounds them by address, on a network that has some.
+// TestUnidentifiedSource bounds them by source: a crowd that comes at once is let
+// in as far as it leaves room for others, one that stays silent is not.
 func TestUnidentifiedSource(t *testing.T) {
-	var refused tally
-	s := &Server{Handler: echo, Hello: helloForTest, MaxUnidentifiedSource: 2, Refused: refused.note}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ln) }()
-	defer func() {
-		s.Shutdown(t.Context())
-		<-served
-	}()
-	dial := func() *peer {
-		c, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
+	one, two := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	s := strangers{from: map[netip.Addr]source{}}
+	const most, mostOfSource = 40, 3
+	f := func(from netip.Addr, now time.Duration, want Limit) {
+		t.Helper()
+		if got := s.enter(from, now, most, mostOfSource); got != want {
+			t.Fatalf("%v at %v: %v, want %v; %+v", from, now, got, want, s)
 		}
-		t.Cleanup(func() { c.Close() })
-		return &peer{c, t}
 	}
-	one, two := dial(), dial()
-	dial().wantClosed()
-	if n := refused.of(LimitUnidentifiedSource); n != 1 {
-		t.Fatalf("%d refusals counted", n)
+	leave := func(from netip.Addr, n int) {
+		for range n {
+			s.leave(from, mostOfSource)
+		}
 	}
-	for _, p := range []*peer{one, two} {
-		p.send(requestFrame(APIHello, 0, 1, &HelloRequest{}))
-		p.recv()
+	for range 10 {
+		f(one, 1, NoLimit)
 	}
-	three := dial()
-	three.send(requestFrame(APIHello, 0, 1, &HelloRequest{}))
-	three.recv()
+	f(one, 1, LimitUnidentifiedSource) // a quarter of all
+	f(two, 1, NoLimit)
+	leave(one, 5)
+	f(one, time.Second, NoLimit)
+	f(one, time.Second+1, LimitUnidentifiedSource) // it has had three or more for a second
+	f(two, time.Second+1, NoLimit)
+	leave(one, 4)
+	f(one, time.Second+2, NoLimit) // it had fewer, and has time again
+	f(one, 2*time.Second+1, NoLimit)
+	f(one, 2*time.Second+2, LimitUnidentifiedSource)
+	for range 40 {
+		s.enter(netip.Addr{}, 1, most, mostOfSource) // of no source, only all of them count
+	}
+	f(netip.MustParseAddr("10.0.0.3"), 1, LimitUnidentified)
+	leave(one, 4)
+	leave(two, 2)
+	leave(netip.Addr{}, 34)
+	if s.all != 0 || len(s.from) != 0 {
+		t.Fatalf("%+v", s)
+	}
 }
 
 func TestSourceOf(t *testing.T) {

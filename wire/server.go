@@ -41,7 +41,7 @@ type Server struct {
 	// IPv4 address or the first half of an IPv6 one. Further ones are closed at
 	// once.
 	MaxUnidentified       int // 4,096: of a first frame of 8 KiB each, 32 MiB
-	MaxUnidentifiedSource int // 64
+	MaxUnidentifiedSource int // 64 for more than a second; a quarter of all for a moment
 
 	HelloTimeout time.Duration // from accept to Hello, the handshake of TLS included, 10 s
 	IdleTimeout  time.Duration // without any call in flight, 10 min; noticed at the latest 125 ms later
@@ -171,7 +171,7 @@ func (s *Server) init() {
 		orDefault(&s.SendTimeout, 30*time.Second)
 		s.listeners = map[net.Listener]struct{}{}
 		s.conns = map[*serverConn]struct{}{}
-		s.unknown.from = map[netip.Addr]int{}
+		s.unknown.from = map[netip.Addr]source{}
 		s.born = time.Now()
 		if s.AcceptRate > 0 {
 			s.accept = mem.NewBucket(s.AcceptRate, max(s.AcceptRate/10, 1))
@@ -283,12 +283,27 @@ func (b *backoff) wait() {
 	time.Sleep(b.next)
 }
 
-// pace waits until another connection may be accepted.
+// crowdedPause is how long accepting pauses after each connection while many have
+// not said Hello: whoever opens silent ones must not stop it.
+const crowdedPause = time.Millisecond
+
+// mono returns the time since the server's first connection could come.
+func (s *Server) mono() time.Duration { return time.Since(s.born) }
+
+// pace waits until another connection may be accepted. While many have not said
+// Hello it gives them a little time for it: the others wait in the kernel, and
+// fewer of those who all come at once have to be refused.
 func (s *Server) pace() {
+	s.mu.Lock()
+	crowded := s.unknown.all > s.MaxUnidentifiedSource
+	s.mu.Unlock()
+	if crowded {
+		time.Sleep(crowdedPause)
+	}
 	if s.accept == nil {
 		return
 	}
-	now := mem.Now{Mono: time.Since(s.born)}
+	now := mem.Now{Mono: s.mono()}
 	s.accept.Take(now, 1)
 	if wait := s.accept.Wait(now); wait > 0 {
 		time.Sleep(wait)
@@ -346,7 +361,7 @@ func (s *Server) enter(c *serverConn) (ok bool, hit Limit) {
 	case len(s.conns) >= s.MaxConns:
 		return false, LimitConnections
 	}
-	if hit := s.unknown.enter(c.source, s.MaxUnidentified, s.MaxUnidentifiedSource); hit != NoLimit {
+	if hit := s.unknown.enter(c.source, s.mono(), s.MaxUnidentified, s.MaxUnidentifiedSource); hit != NoLimit {
 		return false, hit
 	}
 	s.conns[c] = struct{}{}
@@ -364,7 +379,7 @@ func (s *Server) refused(l Limit, remote string) {
 func (s *Server) identified(c *serverConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unknown.leave(c.source)
+	s.unknown.leave(c.source, s.MaxUnidentifiedSource)
 }
 
 // closed forgets a connection that has ended.
@@ -372,7 +387,7 @@ func (s *Server) closed(c *serverConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !c.greeted {
-		s.unknown.leave(c.source)
+		s.unknown.leave(c.source, s.MaxUnidentifiedSource)
 	}
 	delete(s.conns, c)
 	if s.draining && len(s.conns) == 0 {

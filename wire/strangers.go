@@ -3,34 +3,61 @@ package wire
 import (
 	"net"
 	"net/netip"
+	"time"
 )
 
 // strangers counts connections that have not said Hello yet. Each costs memory
 // and a goroutine, and nobody knows whose it is but for where it comes from.
+//
+// When thousands of clients of one address come back at once, many are counted
+// that have said Hello and were not heard yet. So a source is refused only once
+// it has had too many for strangerTime, or a share of all that others need too.
 type strangers struct {
 	all  int
-	from map[netip.Addr]int // by source, those without any left out
+	from map[netip.Addr]source // those without any left out
 }
 
-// enter counts one in, or says which bound is in its way.
-func (s *strangers) enter(source netip.Addr, most, mostOfSource int) Limit {
+// A source is whom strangers are from.
+type source struct {
+	n    int
+	full time.Duration // since when there are as many as there may be; 0: fewer
+}
+
+const (
+	strangerTime  = time.Second
+	strangerShare = 4 // the part of all that one source may have for a moment
+)
+
+// enter counts one in at a time > 0, or says which bound is in its way.
+func (s *strangers) enter(from netip.Addr, now time.Duration, most, mostOfSource int) Limit {
+	of := s.from[from]
 	switch {
 	case s.all >= most:
 		return LimitUnidentified
-	case source.IsValid() && s.from[source] >= mostOfSource:
+	case !from.IsValid():
+	case of.n >= max(most/strangerShare, mostOfSource), of.full > 0 && now-of.full >= strangerTime:
 		return LimitUnidentifiedSource
 	}
 	s.all++
-	s.from[source]++
+	if of.n++; of.n == mostOfSource {
+		of.full = now
+	}
+	s.from[from] = of
 	return NoLimit
 }
 
 // leave counts one out that was counted in.
-func (s *strangers) leave(source netip.Addr) {
+func (s *strangers) leave(from netip.Addr, mostOfSource int) {
 	s.all--
-	if s.from[source]--; s.from[source] == 0 {
-		delete(s.from, source)
+	of := s.from[from]
+	if of.n--; of.n == 0 {
+		delete(s.from, from)
+		return
 	}
+	if of.n < mostOfSource {
+		of.full = 0
+	}
+	s.from[from] = of
 }
 
 // sourceOf returns whom a connection is from: an IPv4 address, or the network
