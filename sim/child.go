@@ -128,14 +128,37 @@ func launch(log string, args ...string) (*process, error) {
 	return p, nil
 }
 
+// lookEvery is how often one who waits looks.
+const lookEvery = 10 * time.Millisecond
+
+// looks returns a channel that is closed once the limit has passed in looks: a
+// time in which this process was stopped, or starved, is no fault of whom it waits
+// for. stop gives it up.
+func looks(limit time.Duration) (over <-chan struct{}, stop func()) {
+	ended, quit := make(chan struct{}), make(chan struct{})
+	go func() {
+		for range limit / lookEvery {
+			select {
+			case <-quit:
+				return
+			case <-time.After(lookEvery):
+			}
+		}
+		close(ended)
+	}()
+	return ended, func() { close(quit) }
+}
+
 // serving waits until the broker is ready.
 func (p *process) serving(ctx context.Context) error {
+	late, stop := looks(startLimit)
+	defer stop()
 	select {
 	case <-p.ready:
 		return nil
 	case <-p.ended:
 		return fmt.Errorf("the broker ended before it was ready: %w", p.err)
-	case <-time.After(startLimit):
+	case <-late:
 		return fmt.Errorf("the broker is not ready after %v", startLimit)
 	case <-ctx.Done():
 		return ctx.Err()
@@ -177,10 +200,12 @@ func (p *process) stop() error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
+	late, stop := looks(startLimit)
+	defer stop()
 	select {
 	case <-p.ended:
 		return p.err
-	case <-time.After(startLimit):
+	case <-late:
 		return errors.Join(fmt.Errorf("the broker does not stop within %v", startLimit), p.kill())
 	}
 }

@@ -301,22 +301,20 @@ func (t *torture) launch() (err error) {
 // recoverLimit is how long anything may take that has to come by itself.
 const recoverLimit = 30 * time.Second
 
-const lookEvery = 10 * time.Millisecond
-
-// await looks until ok, at most for limit, in which nothing else had the machine
-// to itself: it is counted in looks, so that one that is starved is not blamed.
+// await looks until ok, at most for limit, counted in looks.
 func (t *torture) await(ctx context.Context, limit time.Duration, what string, ok func() bool) error {
-	for range limit / lookEvery {
-		if ok() {
-			return nil
-		}
+	late, stop := looks(limit)
+	defer stop()
+	for !ok() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-t.p.ended:
 			return fmt.Errorf("waiting for %s: the broker ended by itself: %w", what, t.p.err)
+		case <-late:
+			return fmt.Errorf("waited %v for %s", limit, what)
 		case <-time.After(lookEvery):
 		}
 	}
-	return fmt.Errorf("waited %v for %s", limit, what)
+	return nil
 }

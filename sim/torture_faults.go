@@ -179,7 +179,7 @@ func (t *torture) fills(ctx context.Context) error {
 
 // peek reads the first and the last records of each partition.
 func (t *torture) peek(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, recoverLimit)
+	ctx, cancel := context.WithTimeout(ctx, clientPatience)
 	defer cancel()
 	for _, topic := range t.l.topics {
 		for p := range topic.partitions {
@@ -203,9 +203,11 @@ func (t *torture) unsynced(ctx context.Context) error {
 	if err := t.tell("fail %s", where); err != nil {
 		return err
 	}
+	late, stop := looks(recoverLimit)
+	defer stop()
 	select {
 	case <-t.p.ended:
-	case <-time.After(recoverLimit):
+	case <-late:
 		return fmt.Errorf("the broker goes on %v after an fsync in %s was to fail", recoverLimit, where)
 	case <-ctx.Done():
 		return ctx.Err()
