@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"fmt"
 	"hash/crc32"
@@ -55,15 +56,9 @@ func readConsole() map[string]consoleFile {
 const consolePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-func (b *Broker) serveConsole(w http.ResponseWriter, r *http.Request) {
-	serveConsoleFile(w, r, "index.html")
-}
-
-func (b *Broker) serveConsoleFile(w http.ResponseWriter, r *http.Request) {
-	serveConsoleFile(w, r, r.PathValue("file"))
-}
-
-func serveConsoleFile(w http.ResponseWriter, r *http.Request, name string) {
+// serveConsole answers with a file of the page, with the page itself at /.
+func serveConsole(w http.ResponseWriter, r *http.Request) {
+	name := cmp.Or(r.PathValue("file"), "index.html")
 	f, ok := consoleFiles[name]
 	if !ok {
 		http.NotFound(w, r)

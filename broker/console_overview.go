@@ -98,6 +98,8 @@ type shownDirectory struct {
 	Partitions int    `json:"partitions"` // placed here
 	Total      int64  `json:"total"`      // bytes of the file system, 0: not known
 	Free       int64  `json:"free"`
+	Warn       int    `json:"warn"`            // per cent in use at which the operator is told,
+	Refuse     int    `json:"refuse"`          // and nothing is produced to it; 100: never
 	Error      string `json:"error,omitempty"` // why it is offline
 	Start      uint64 `json:"start"`           // number of this start
 	Clean      bool   `json:"clean"`           // it followed a clean stop
@@ -186,7 +188,7 @@ func (b *Broker) shownDirectories() (all []shownDirectory) {
 			all = append(all, shownDirectory{Path: path, Error: dirError(d).Error()})
 			return
 		}
-		s := shownDirectory{Path: path, Partitions: b.Image().Hosted(d.ID()), Start: d.Start().Number, Clean: d.Start().Clean}
+		s := shownDirectory{Path: path, Partitions: b.Image().Hosted(d.ID()), Start: d.Start().Number, Clean: d.Start().Clean, Warn: b.config.Disk.Warn, Refuse: b.config.Disk.Refuse}
 		if err := d.Failed(); err != nil {
 			s.Error = err.Error() // its disk may not answer any more
 		} else if total, free, err := d.FS().Space(path); err == nil {

@@ -227,12 +227,22 @@ func TestOverview(t *testing.T) {
 	}
 	refused(t, r.b, "/api/overview?x=1", 400, "INVALID_REQUEST", `no parameter "x"`)
 
+	r.fs.SetCapacity(1 << 20)
+	r.b.config.Disk = Marks{Warn: 1, Refuse: 1, Protect: 1}
+	for i := range r.b.gauges {
+		r.b.look(&r.b.gauges[i])
+	}
+	o = asked[overview](t, r.b, "/api/overview")
+	if d := o.Directories[0]; d.Warn != 1 || len(o.Reasons) != 2 || !strings.Contains(o.Reasons[0], "data fills up: disk-protect") {
+		t.Fatalf("%+v", o)
+	}
+
 	placed := o.Directories[1].Partitions
 	r.b.directory(r.b.dirs[1].ID()).Fail(http.ErrBodyNotAllowed) // any error
 	r.settle()
 	r.pass(2e9)
 	o = asked[overview](t, r.b, "/api/overview")
-	if placed == 0 || o.Directories[1].Error == "" || len(o.Reasons) == 0 || !strings.Contains(o.Reasons[0], "other is offline") {
+	if placed == 0 || o.Directories[1].Error == "" || !strings.Contains(strings.Join(o.Reasons, "\n"), "other is offline") {
 		t.Fatalf("%d placed; %+v", placed, o)
 	}
 }

@@ -106,6 +106,17 @@ func (b *Broker) look(g *gauge) {
 	}
 }
 
+// markOf returns the mark that the file system of d had reached when it was
+// looked at last.
+func (b *Broker) markOf(d *storage.Dir) fill {
+	for i := range b.gauges {
+		if g := &b.gauges[i]; g.dir == d {
+			return g.at()
+		}
+	}
+	return roomy
+}
+
 // diskRefusal returns why nothing may be written to a directory that work may
 // fill only up to a mark; nil if it may.
 func (b *Broker) diskRefusal(d *storage.Dir, until fill) error {

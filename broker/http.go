@@ -26,15 +26,13 @@ type page struct {
 //	           ?since=SEQ those after one, ?follow goes on, as server-sent events if asked for
 //	/recovery  what the last start found and did, and what is damaged or offline now, as JSON
 //	/config    what is in force, as a configuration file
-//	/          the console; /api is its own, and may change
+//	/          the console, which needs no broker; /api is its own, and may change
 //	/debug/pprof/  only with http-pprof
 var pages = []page{
 	{"/metrics", (*Broker).serveMetrics},
 	{"/config", (*Broker).serveConfig},
 	{"/events", (*Broker).serveEvents},
 	{"/recovery", api((*Broker).recoveryPage)},
-	{"/{$}", (*Broker).serveConsole},
-	{"/console/{file}", (*Broker).serveConsoleFile},
 	{"/api/overview", api((*Broker).overview)},
 	{"/api/topics", api((*Broker).listTopics)},
 	{"/api/partitions", api((*Broker).listPartitions)},
@@ -78,6 +76,8 @@ func (f *front) pages() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", serveHealth)
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) { serveReady(f.b.Load(), w, r) })
+	mux.HandleFunc("/{$}", serveConsole)
+	mux.HandleFunc("/console/{file}", serveConsole)
 	for _, p := range pages {
 		mux.HandleFunc(p.path, func(w http.ResponseWriter, r *http.Request) {
 			if b := f.b.Load(); b != nil {

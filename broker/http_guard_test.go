@@ -107,7 +107,9 @@ func TestFront(t *testing.T) {
 	ask("/healthz", 200, "ok\n")
 	ask("/readyz", 503, `{"ready":false,"reasons":["the broker starts`)
 	ask("/metrics", 503, "starts")
-	ask("/", 503, "starts")
+	ask("/api/overview", 503, "starts") // the page, which is there, says so
+	ask("/", 200, "<title>Teralog</title>")
+	ask("/console/main.js", 200, "/api/overview")
 	r := newRig(t)
 	defer r.stop()
 	f.b.Store(r.b)

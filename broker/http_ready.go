@@ -60,8 +60,18 @@ func (b *Broker) readiness(s *scrape) readiness {
 	b.eachDir(func(path string, d *storage.Dir) {
 		if err := dirError(d); err != nil {
 			no("data directory %s is offline: %v", path, err)
+			return
+		}
+		if b.set.Slow(d) {
+			no("data directory %s is slow: a flush takes longer than flush-slow", path)
+		}
+		if mark := b.markOf(d); mark > roomy {
+			no("data directory %s fills up: %v is reached", path, mark)
 		}
 	})
+	if s.damaged > 0 {
+		no("%d ranges of records are damaged on disk; /recovery has them", s.damaged)
+	}
 	expected := b.partitions()
 	if offline := expected - s.serving; offline > 0 {
 		no("%d of %d partitions are out of service", offline, expected)

@@ -2,6 +2,7 @@
 import { h, s, say, clock } from "./dom.js";
 
 const left = 64, right = 12, top = 10, bottom = 24, height = 180;
+const apart = 5000; // ms: two samples farther from each other are not joined
 
 // ticks returns round numbers from 0 up to at least high, five steps at most.
 function ticks(high) {
@@ -72,10 +73,11 @@ export function chart({ title, lines, write, span, least, logarithmic = false })
   // drawLine leaves a gap where nothing is known.
   function drawLine(shown, i, colour, up) {
     const runs = [];
-    let run = [];
+    let run = [], before = 0;
     for (const p of shown) {
-      if (p.values[i] === null) run = [];
-      else {
+      if (p.values[i] === null || p.t - before > apart) run = [];
+      before = p.t;
+      if (p.values[i] !== null) {
         if (run.length === 0) runs.push(run);
         run.push(`${across(p.t).toFixed(1)},${up(p.values[i]).toFixed(1)}`);
       }

@@ -49,8 +49,7 @@ export function keyed(container, items, key, make, update) {
   for (const gone of old.values()) gone.remove();
 }
 
-// A Refusal is an answer of the broker that is no success. Other errors of ask
-// mean that it did not answer.
+// A Refusal is an answer of the broker that is no success.
 export class Refusal extends Error {
   constructor(status, code, message) {
     super(message);
@@ -62,17 +61,27 @@ export class Refusal extends Error {
 const patience = 5000; // ms until a question counts as not answered
 
 // ask returns what the broker answers to an address with parameters, of which
-// empty ones are left out.
-export async function ask(address, parameters = {}, signal = null) {
+// empty ones are left out. Its error is a Refusal, or says that there was no
+// answer.
+export async function ask(address, parameters = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== "" && value !== null && value !== undefined) query.set(name, value);
   }
   const text = query.toString();
-  const limits = [AbortSignal.timeout(patience)];
-  if (signal) limits.push(signal);
-  const response = await fetch(text ? `${address}?${text}` : address, { signal: AbortSignal.any(limits), cache: "no-store" });
-  const answer = await response.json();
+  const given = new AbortController();
+  const up = setTimeout(() => given.abort(), patience);
+  let response, body;
+  try {
+    response = await fetch(text ? `${address}?${text}` : address, { signal: given.signal, cache: "no-store" });
+    body = await response.text();
+  } catch {
+    throw new Error("The broker did not answer.");
+  } finally {
+    clearTimeout(up);
+  }
+  if (!response.headers.get("Content-Type")?.startsWith("application/json")) throw new Refusal(response.status, "", body.trim()); // while it starts
+  const answer = JSON.parse(body);
   if (!response.ok) throw new Refusal(response.status, answer.error?.code ?? "", answer.error?.message ?? response.statusText);
   return answer;
 }

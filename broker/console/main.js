@@ -24,7 +24,15 @@ let answered = 0; // when it did last
 function place() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
   const [, part = "", name = ""] = path.split("/");
-  return { part, name: decodeURIComponent(name), query: new URLSearchParams(query ?? "") };
+  return { part, name: decoded(name), query: new URLSearchParams(query ?? "") };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // nobody has a topic of that name
+  }
 }
 
 function show() {
@@ -79,15 +87,16 @@ function frame(o) {
   say(standing, o.ready ? (o.reasons.length ? "ready, with trouble" : "ready") : "not ready");
   standing.className = `pill ${o.ready ? (o.reasons.length ? "fair" : "good") : "bad"}`;
   standing.title = o.reasons.join("\n");
-  say(document.getElementById("who"), `Node ${o.node} of cluster ${o.cluster}, Teralog ${o.version}, clients at ${o.address}.`);
+  say(document.getElementById("who"), `Node ${o.node} of cluster ${o.cluster}, Teralog ${o.version}${o.address ? `, clients at ${o.address}` : ""}.`);
   say(document.getElementById("seen"), o.records_off ? `Records are not shown to you: ${o.records_off}.` : "Records are shown to you.");
 }
 
 function fail(error) {
   if (!lost) lost = Date.now();
-  const why = error instanceof Refusal ? `it answers ${error.status}: ${error.message}` : "it does not answer";
+  const why = error instanceof Refusal ? `it says "${error.message}"` : "it does not answer";
   away.hidden = false;
-  say(away, `The broker is away: ${why} since ${clock(lost)}. What stands here is ${answered ? `of ${clock(answered)}` : "empty"}; asking again every second.`);
+  const old = answered ? `What stands here is of ${clock(answered)}. ` : "";
+  say(away, `The broker is away: ${why}, since ${clock(lost)}. ${old}Asking again every second.`);
   say(standing, "away");
   standing.className = "pill bad";
 }

@@ -98,11 +98,13 @@ export function overview(history) {
 }
 
 function state(t, o) {
-  const [word, colour] = !o.ready ? ["not ready", "bad"] : o.reasons.length ? ["look", "fair"] : ["well", "good"];
+  const [word, colour] = !o.ready ? ["not ready", "bad"] : o.reasons.length ? ["trouble", "fair"] : ["well", "good"];
   say(t.value, word);
   t.element.className = `tile ${colour}`;
-  say(t.note, o.reasons.length ? `${count(o.reasons.length)} ${o.reasons.length === 1 ? "reason" : "reasons"} below` : "ready to serve");
+  say(t.note, o.reasons.length ? `${count(o.reasons.length)} ${o.reasons.length === 1 ? "reason" : "reasons"}, above` : "ready to serve");
 }
+
+const mark = (percent) => (percent < 100 ? percent / 100 : 2); // 100: never
 
 const fieldsOf = (e) => Object.entries(e.fields).map(([name, value]) => `${name}: ${value}`).join(" · ");
 
@@ -111,7 +113,7 @@ function showDirectory(element, d) {
   if (d.error) return element.set(1, "offline", [0, 0], `${placed}; ${d.error}`);
   if (!d.total) return element.set(0, "its file system does not say", [2, 2], placed);
   const used = 1 - d.free / d.total;
-  element.set(used, `${bytes(d.free)} free of ${bytes(d.total)}`, [0.85, 0.92], `${placed}, ${(used * 100).toFixed(0)} % used`);
+  element.set(used, `${bytes(d.free)} free of ${bytes(d.total)}`, [mark(d.warn), mark(d.refuse)], `${placed}, ${(used * 100).toFixed(0)} % used`);
 }
 
 function startText(o) {

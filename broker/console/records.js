@@ -4,6 +4,7 @@ import { h, say, keyed, ask, bytes, count, moment, utc } from "./dom.js";
 import { pretty } from "./json.js";
 
 const every = 1900; // ms between two looks for new records
+const most = 200; // records shown
 
 export function records(query) {
   const names = h("datalist", { id: "topics" });
@@ -26,7 +27,7 @@ export function records(query) {
 
   const error = h("p", { class: "notice bad", role: "alert", hidden: true });
   const damaged = h("ul", { class: "notice bad reasons", hidden: true });
-  const body = h("div", { class: "records", role: "list" });
+  const body = h("div", { class: "records" });
   const where = h("span", { role: "status" });
   const older = h("button", { type: "button", onclick: () => look({ before: page.from }) }, "← Older");
   const newer = h("button", { type: "button", onclick: () => look({ offset: page.to }) }, "Newer →");
@@ -46,7 +47,7 @@ export function records(query) {
   }
 
   async function suggest() {
-    const { rows } = await ask("/api/topics", { find: topic.input.value.trim(), limit: 20 });
+    const { rows } = await ask("/api/topics", { find: topic.input.value.trim(), limit: 20 }).catch(() => ({ rows: [] }));
     keyed(names, rows, (t) => t.name, (t) => h("option", { value: t.name }));
   }
 
@@ -61,7 +62,9 @@ export function records(query) {
   const first = () => (place.value === "oldest" ? { offset: 0 } : place.value === "offset" ? { offset: offset.input.value || 0 } : place.value === "time" ? { time: time.input.value || "-0s" } : { before: Number.MAX_SAFE_INTEGER });
   const start = () => look(first(), place.value === "newest");
 
-  async function look(from, newest = false) {
+  // look shows the records from somewhere. newest says that they are the newest;
+  // more, that they come behind those shown.
+  async function look(from, newest = false, more = false) {
     const mine = ++asked;
     at = Date.now();
     result.classList.add("busy");
@@ -69,10 +72,9 @@ export function records(query) {
       const answer = await ask("/api/records", { ...chosen(), ...from });
       if (mine !== asked) return;
       tail = newest;
-      draw(answer);
+      draw(more ? { ...answer, from: page.from, looked: page.looked + answer.looked, records: [...page.records, ...answer.records].slice(-most), damaged: [...page.damaged, ...answer.damaged].slice(-most) } : answer);
     } catch (e) {
       if (mine !== asked) return;
-      if (!e.status) throw e;
       error.hidden = false;
       say(error, e.message);
       if (!newest || !page) result.hidden = true;
@@ -87,7 +89,7 @@ export function records(query) {
     result.hidden = false;
     following.hidden = !tail;
     keyed(body, tail ? answer.records.toReversed() : answer.records, (r) => r.offset, (r) => row(answer, r));
-    if (!answer.records.length) keyed(body, [answer], () => `none ${answer.from}`, () => h("p", { class: "none" }, ""), (e) => say(e, nothing(answer)));
+    if (!answer.records.length) keyed(body, [answer], () => "none", () => h("p", { class: "none" }), (e) => say(e, nothing(answer)));
     damaged.hidden = !answer.damaged.length;
     keyed(damaged, answer.damaged, (d) => `${d.from}-${d.to}`, (d) => h("li", {}, `Offsets ${d.from} to ${d.to - 1} cannot be read: ${d.why}.`));
     say(where, `${text(answer)}${answer.stopped ? "; the search ended here, its bounds were reached" : ""}`);
@@ -104,8 +106,9 @@ export function records(query) {
   }
 
   function tick() {
-    if (tail && live.checked && page && Date.now() - at >= every && !document.getSelection()?.toString()) return look(first(), true);
-    return null;
+    if (!tail || !live.checked || !page || Date.now() - at < every || document.getSelection()?.toString()) return null;
+    // What has been searched already is not searched again every other second.
+    return filtered() ? look({ offset: page.to, limit: most }, true, true) : look(first(), true);
   }
 
   follow();
@@ -117,7 +120,7 @@ export function records(query) {
 // row is one record: a line, and all of it once it is opened.
 function row(page, r) {
   const opened = h("div", { class: "whole" });
-  const details = h("details", { class: "record", role: "listitem", ontoggle: () => {
+  const details = h("details", { class: "record", ontoggle: () => {
     if (details.open && !opened.firstChild) opened.append(...whole(page, r));
   } },
   h("summary", {},

@@ -40,7 +40,6 @@ function list({ address, parameters, query, columns, key, grown, empty, sort }) 
       const answer = await ask(address, { ...parameters(), sort: state.sort, order: state.order, skip: state.skip, limit: size });
       if (mine === asked) draw(answer, o?.wall ?? Date.now());
     } catch (e) {
-      if (!e.status) throw e; // the broker is away; the page says so
       error.hidden = false;
       say(error, e.message);
     }

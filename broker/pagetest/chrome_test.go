@@ -247,15 +247,15 @@ func (b *tab) await(expression string) {
 		if (met()) end(true);
 	})`, expression, (maxWait/2).Milliseconds()), &ok)
 	if !ok.Met {
-		b.t.Fatalf("never came true: %s\nThe page:\n%s\nIt complained: %s", expression, ok.Page, b.complaints())
+		b.t.Fatalf("never came true: %s\nIt complained: %s\nThe page:\n%s", expression, b.complaints(), ok.Page)
 	}
 }
 
 // complaints returns what the page has complained of, and forgets it.
-func (b *tab) complaints() string {
+func (b *tab) complaints() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := strings.Join(b.troubles, "\n")
+	all := b.troubles
 	b.troubles = nil
 	return all
 }
