@@ -94,6 +94,9 @@ func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
 	if err != nil {
 		log.Warn("no service manager will be told anything", "err", err)
 	}
+	if err := mem.Prompt(); err != nil {
+		log.Info("the kernel gives no short slices", "err", err)
+	}
 	hung := make(chan os.Signal, 1)
 	signal.Notify(hung, syscall.SIGHUP) // from here on it does not end the process
 	defer signal.Stop(hung)

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package mem
+
+// Prompt does nothing on this system.
+func Prompt() error { return nil }
