@@ -39,6 +39,8 @@ type Env struct {
 	Now   func() mem.Now   // the time
 	Clock *mem.Clock       // for the loops of the rooms below; a manual broker has none
 	Log   *slog.Logger
+	// MaxFiles is how many descriptors the process may have; 0: no limit.
+	MaxFiles int
 	// SnapshotEvery is how many metadata entries lie between two snapshots of
 	// it, TidyEvery how often retention is looked at; 0: the rooms' defaults.
 	SnapshotEvery int
@@ -59,7 +61,7 @@ func NewEnv(log *slog.Logger) (Env, error) {
 		return Env{}, err
 	}
 	clock := mem.NewClock()
-	return Env{FS: storage.OS(), Boot: boot, NewID: randomID, Now: clock.Now, Clock: clock, Log: log, Listen: listenTCP, Dial: &net.Dialer{}}, nil
+	return Env{FS: storage.OS(), Boot: boot, NewID: randomID, Now: clock.Now, Clock: clock, Log: log, MaxFiles: descriptorLimit(), Listen: listenTCP, Dial: &net.Dialer{}}, nil
 }
 
 func randomID() (id wire.UUID) {
@@ -166,7 +168,9 @@ func New(c Config, e Env) (*Broker, error) {
 		AcceptRate:  int64(c.AcceptRate),
 		Session:     b.session,
 		Refused:     func(l wire.Limit, remote string) { b.refused(l, func() string { return remote }) },
+		MaxFile:     b.maxConnFile(),
 		IdleTimeout: c.IdleTimeout,
+		Paused:      b.paused,
 		Unfit:       b.unfit,
 		Log:         e.Log,
 	}

@@ -100,7 +100,7 @@ func (b *Broker) freshDirs(paths []string) (fresh []string, err error) {
 
 // openDir opens one data directory, or formats it.
 func (b *Broker) openDir(path string) error {
-	o := storage.DirOptions{Node: b.config.Node, Boot: b.env.Boot, Format: true, NewID: b.env.NewID, Reserve: cmp.Or(b.config.Reserve, -1)}
+	o := storage.DirOptions{Node: b.config.Node, Boot: b.env.Boot, Format: true, NewID: b.env.NewID, Reserve: cmp.Or(b.config.Reserve, -1), Files: b.segmentFiles()}
 	if len(b.dirs) > 0 {
 		o.Cluster = b.dirs[0].Cluster()
 	} else if formatted, err := storage.Formatted(b.env.FS, path); err == nil && !formatted && len(b.config.Peers) > 0 {

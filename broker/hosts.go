@@ -281,6 +281,9 @@ func (b *Broker) openOne(t *coord.Topic, id wire.PartitionID) error {
 	if err != nil {
 		return err
 	}
+	if err := b.roomForLog(); err != nil {
+		return err
+	}
 	return b.set.OrFailed(d, func() error {
 		return b.set.Host(t.Name, id, d, b.partitionSettings(t), place.Epoch, create, b.time())
 	})

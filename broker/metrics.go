@@ -73,6 +73,7 @@ var serverRows = []metric{
 	{name: "teralog_connections", kind: "gauge", help: "Clients connected.", value: func(s *scrape) float64 { return float64(s.server.Conns) }},
 	{name: "teralog_connections_accepted_total", kind: "counter", help: "Connections accepted, those refused included.", value: func(s *scrape) float64 { return float64(s.server.Accepted) }},
 	{name: "teralog_connections_refused_total", kind: "counter", help: "Connections closed at once: too many, or shutting down.", value: func(s *scrape) float64 { return float64(s.server.Refused) }},
+	{name: "teralog_accept_failures_total", kind: "counter", help: "Attempts to accept a connection that failed, for want of descriptors as a rule; then none is accepted for up to a second.", value: func(s *scrape) float64 { return float64(s.server.Failed) }},
 	{name: "teralog_connections_damaged_total", kind: "counter", help: "Connections ended for what they sent.", value: func(s *scrape) float64 { return float64(s.server.BadFrames) }},
 	{name: "teralog_connections_timed_out_total", kind: "counter", help: "Connections ended for sending or taking nothing.", value: func(s *scrape) float64 { return float64(s.server.Timeouts) }},
 

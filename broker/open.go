@@ -31,7 +31,7 @@ func (b *Broker) open() error {
 	b.set = repl.NewSet(repl.SetConfig{
 		Dirs: b.dirs, Self: b.config.Node, Clock: b.env.Clock, Manual: b.env.Manual,
 		Flushers: b.config.Flushers, SlowAfter: b.config.FlushSlow, FailAfter: b.config.FlushLost, RefuseAfter: b.config.DiskSlow,
-		TidyEvery: b.env.TidyEvery, Log: b.log, OnEvent: b.hear,
+		TidyEvery: b.env.TidyEvery, MaxHosted: b.maxHosted(), Log: b.log, OnEvent: b.hear,
 	})
 	if err := b.catchUp(); err != nil {
 		return err

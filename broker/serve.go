@@ -117,6 +117,7 @@ func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
 	for _, line := range b.Recovery() {
 		log.Info("recovery", "did", line)
 	}
+	b.warnOfFiles()
 	if l.tls != nil {
 		b.ServeTLS(l.tls)
 	}

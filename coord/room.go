@@ -14,20 +14,21 @@ import (
 // any, Raft waits: it is told raft.ErrNoRoom, and tries again.
 
 // withReserve runs a step that undoes itself on a full disk, again after each
-// part of the reserve that it gets. Without any it is raft.ErrNoRoom; any other
-// error fails the directory.
+// part of the reserve that it gets. Without any it is raft.ErrNoRoom, as without
+// a descriptor; any other error fails the directory.
 func (m *metalog) withReserve(step func() error) error {
 	for {
 		err := step()
 		switch {
 		case err == nil:
 			return nil
-		case !isFull(err):
-			m.dir.Fail(err)
-			return err
-		case !m.dir.Relieve():
+		case isFull(err) && m.dir.Relieve():
+		case isFull(err), noFiles(err):
 			m.full = fmt.Errorf("%w: %w", raft.ErrNoRoom, err)
 			return m.full
+		default:
+			m.dir.Fail(err)
+			return err
 		}
 	}
 }
@@ -48,12 +49,13 @@ func (m *metalog) room(n int) error {
 	}
 }
 
-// noRoom says raft.ErrNoRoom for a full disk; a failed fsync fails the directory.
+// noRoom says raft.ErrNoRoom for a full disk, and for too many open files; a
+// failed fsync fails the directory.
 func (m *metalog) noRoom(err error) error {
 	switch {
 	case errors.Is(err, storage.ErrSync):
 		m.dir.Fail(err)
-	case isFull(err):
+	case isFull(err), noFiles(err):
 		m.full = fmt.Errorf("%w: %w", raft.ErrNoRoom, err)
 		return m.full
 	}
@@ -62,6 +64,14 @@ func (m *metalog) noRoom(err error) error {
 
 func (m *metalog) lastFull() error { return m.full }
 
+// isFull reports whether the disk had no room. One that only an fsync tells of is
+// a failed fsync.
 func isFull(err error) bool {
-	return errors.Is(err, wire.CodeDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return !errors.Is(err, storage.ErrSync) &&
+		(errors.Is(err, wire.CodeDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT))
+}
+
+// noFiles reports whether the process had too many files open.
+func noFiles(err error) bool {
+	return !errors.Is(err, storage.ErrSync) && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE))
 }

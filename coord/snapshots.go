@@ -156,7 +156,7 @@ func (m *metalog) checkpoint() error {
 		return nil
 	}
 	point, err := c.Run()
-	for isFull(err) && !errors.Is(err, storage.ErrSync) && m.dir.Relieve() {
+	for isFull(err) && m.dir.Relieve() {
 		if c = m.log.Checkpoint(m.now); c == nil {
 			panic("BUG: a recovery point that came to nothing is not asked for again")
 		}

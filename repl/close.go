@@ -66,7 +66,7 @@ func (p *Partition) finish(now mem.Now) {
 	}
 	if err := p.closeLog(); err != nil {
 		p.closeErr = fmt.Errorf("close %s %d: %w", p.topic, p.id.Partition, err)
-		if !full(err) {
+		if !passes(err) {
 			p.dir.fail(p.closeErr)
 		}
 		p.goOffline(p.closeErr)
@@ -83,7 +83,7 @@ func (p *Partition) finish(now mem.Now) {
 
 func (p *Partition) closeLog() (err error) {
 	if p.unproved != nil {
-		if _, err := p.unproved.Run(); err != nil && !full(err) {
+		if _, err := p.unproved.Run(); err != nil && !passes(err) {
 			return err
 		}
 	}

@@ -224,10 +224,10 @@ func (j *janitor) purge() {
 	}
 }
 
-// failed judges an error of writing: all but a full disk end the directory.
+// failed judges an error of writing: all that may not pass end the directory.
 func (j *janitor) failed(err error) {
-	if full(err) {
-		j.dir.set.config.Log.Warn("disk full", "dir", j.dir.dir.Path(), "err", err)
+	if passes(err) {
+		j.dir.set.config.Log.Warn("no room", "dir", j.dir.dir.Path(), "err", err)
 		return
 	}
 	j.dir.fail(err)
@@ -243,8 +243,17 @@ func (j *janitor) unlinked(err error) {
 	j.dir.set.config.Log.Warn("delete", "dir", j.dir.dir.Path(), "err", err)
 }
 
+// full reports whether the disk had no room for what was asked. One that only an
+// fsync tells of is not: that is a failed fsync.
 func full(err error) bool {
-	return errors.Is(err, storage.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return !errors.Is(err, storage.ErrSync) &&
+		(errors.Is(err, storage.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT))
+}
+
+// passes reports whether what failed undid itself, and may succeed another time:
+// the disk was full, or the process had too many files open.
+func passes(err error) bool {
+	return full(err) || !errors.Is(err, storage.ErrSync) && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE))
 }
 
 // do does a chore in the partition's turn.
@@ -278,7 +287,7 @@ func (p *Partition) tidy(now mem.Now) {
 		p.set.event(Event{Kind: RetentionHeld, Dir: p.dir.dir, ID: p.id, Bytes: held})
 	}
 	rolled, err := p.log.RollIdle(now)
-	if err != nil && !full(err) {
+	if err != nil && !passes(err) {
 		p.dir.fail(fmt.Errorf("roll of %s %d: %w", p.topic, p.id.Partition, err))
 	}
 	if rolled {

@@ -184,8 +184,11 @@ func definite(err error) error {
 		return nil
 	}
 	answer := &wire.Error{Code: code, Message: err.Error()}
-	if code == wire.CodeDiskFull {
+	switch code {
+	case wire.CodeDiskFull:
 		answer.RetryAfter, answer.Limit = time.Second, wire.LimitDiskFull
+	case wire.CodeBusy:
+		answer.RetryAfter, answer.Limit = time.Second, wire.LimitFiles
 	}
 	return answer
 }

@@ -162,6 +162,17 @@ func TestWriteFails(t *testing.T) {
 		produce b from=7 seq=1; turn       | b=1 0≤2≤2,0
 	`)
 
+	// So are too many open files, which a roll meets.
+	f(Settings{Log: storage.Options{SegmentBytes: 300}}, `
+		produce a b from=7 bytes=100; turn   | a=0 b=1 0≤2≤2,0
+		fail open:.log 1 EMFILE              |
+		produce c from=7 bytes=100; turn     | c=BUSY
+		produce c from=7 seq=2 bytes=100; turn | c=2 0≤3≤3,0
+		fail open:recovery-points 1 EMFILE   |
+		clock 1000; tidy; turn; clock 2000; tidy; turn; start; done; turn | 0≤3≤3,3
+		produce d from=7 seq=3 bytes=100; turn | d=3 0≤4≤4,3
+	`)
+
 	// What failed takes along its duplicates, not those of earlier turns.
 	f(Settings{}, `
 		produce a from=7; turn             | a=0 0≤1≤1,0
@@ -450,6 +461,14 @@ func TestTrim(t *testing.T) {
 	f(Settings{Flush: Sync}, `
 		produce a; turn; trim 1; turn               | trimmed=-1,OUT_OF_RANGE 0≤0≤1,0
 	`)
+	// A full disk that only the fsync of a recovery point tells of is a failed fsync.
+	f(Settings{Log: storage.Options{SnapshotBytes: 1}}, `
+		produce a from=7; turn                      | a=0 0≤1≤1,0
+		clock 1000; turn; start; done; turn         | 0≤1≤1,1
+		fail sync:.producers 1 ENOSPC               |
+		clock 2000; tidy; turn; clock 3000; tidy    |
+		turn; steps                                 | offline failed
+	`)
 }
 
 // TestDeadline answers writes whose time is up; they stay in the log.
@@ -526,7 +545,7 @@ func TestReplay(t *testing.T) {
 
 // TestHost opens what it may open.
 func TestHost(t *testing.T) {
-	r := newRig(t, Settings{}, SetConfig{})
+	r := newRig(t, Settings{}, SetConfig{MaxHosted: 2})
 	d, other := r.p.dir.dir, wire.PartitionID{Topic: testID.Topic, Partition: 9}
 	f := func(id wire.PartitionID, epoch wire.Epoch, create bool, want wire.Code) {
 		t.Helper()
@@ -545,6 +564,15 @@ func TestHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	f(other, 6, false, wire.CodeOK) // it is led by a newer leader
+	third := wire.PartitionID{Topic: testID.Topic, Partition: 11}
+	f(third, 0, true, wire.CodeOffline) // one too many
+	if err := r.set.Drop(other); err != nil {
+		t.Fatal(err)
+	}
+	f(third, 0, true, wire.CodeOK)
+	if err := r.set.Drop(third); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.set.Drop(wire.PartitionID{Topic: 1}); !errors.Is(err, wire.CodeNotLeader) {
 		t.Fatal(err)
 	}

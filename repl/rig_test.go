@@ -147,7 +147,7 @@ func (r *rig) do(args []string) {
 		r.p.Trim(wire.Offset(before), func(start wire.Offset, err error) { r.note("trimmed=%d,%v", start, wire.CodeOf(err)) })
 	case "fail": // kind nth error
 		nth, _ := strconv.Atoi(rest[1])
-		r.fs.Fail(rest[0], nth, map[string]error{"EIO": syscall.EIO, "ENOSPC": syscall.ENOSPC}[rest[2]])
+		r.fs.Fail(rest[0], nth, map[string]error{"EIO": syscall.EIO, "ENOSPC": syscall.ENOSPC, "EMFILE": syscall.EMFILE}[rest[2]])
 	case "heal":
 		r.fs.Heal()
 	case "reset":

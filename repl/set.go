@@ -30,6 +30,7 @@ type SetConfig struct {
 	QueueBytes int64         // bytes of batches in it; 64 MiB
 	MaxUnacked int           // appended writes of a partition that wait for their ack; 16,384
 	MaxParked  int           // fetches parked on a partition; 16,384
+	MaxHosted  int           // partitions, each of which takes a descriptor at least; 1,048,576, and no more
 	Flushers   int           // fdatasyncs at once in a directory; 8
 	SlowAfter  time.Duration // a flush that takes longer makes its directory slow; 1 s
 	FailAfter  time.Duration // a flush that takes longer ends its directory; 30 s
@@ -53,6 +54,7 @@ func (c SetConfig) filled() SetConfig {
 	c.QueueBytes = cmp.Or(c.QueueBytes, 64<<20)
 	c.MaxUnacked = cmp.Or(c.MaxUnacked, 1<<14)
 	c.MaxParked = cmp.Or(c.MaxParked, 1<<14)
+	c.MaxHosted = min(cmp.Or(c.MaxHosted, maxHosted), maxHosted)
 	c.Flushers = cmp.Or(c.Flushers, 8)
 	c.SlowAfter = cmp.Or(c.SlowAfter, time.Second)
 	c.FailAfter = cmp.Or(c.FailAfter, 30*time.Second)
@@ -110,6 +112,7 @@ type Set struct {
 	all     atomic.Pointer[[]*Partition]  // what Partitions returns; nil after a change
 	mu      sync.Mutex                    // writers of hosted
 	opening map[wire.PartitionID]bool
+	hosts   int // partitions in hosted
 	closed  bool
 	times   Times
 	quit    chan struct{} // closed then
@@ -302,6 +305,9 @@ func (s *Set) reserve(id wire.PartitionID) error {
 	if s.opening[id] || s.get(id) != nil {
 		panic(fmt.Sprintf("BUG: partition %v is hosted twice", id))
 	}
+	if limit := s.config.MaxHosted; s.hosts+len(s.opening) >= limit {
+		return wire.Errorf(wire.CodeOffline, "%d partitions are hosted here, and there is room for no more", limit)
+	}
 	s.opening[id] = true
 	return nil
 }
@@ -330,6 +336,7 @@ func (s *Set) put(p *Partition) bool {
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.change(p.id, func(m shard) { m[p.id] = p })
+		s.hosts++
 	}
 	return !s.closed
 }
@@ -337,7 +344,10 @@ func (s *Set) put(p *Partition) bool {
 func (s *Set) remove(id wire.PartitionID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.change(id, func(m shard) { delete(m, id) })
+	if s.get(id) != nil {
+		s.change(id, func(m shard) { delete(m, id) })
+		s.hosts--
+	}
 }
 
 // change replaces the shard of a partition. s.mu is held.

@@ -94,12 +94,17 @@ func launch(log string, args ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	return launchAs(log, self, args...)
+}
+
+// launchAs is launch of a program that becomes a broker.
+func launchAs(log, program string, args ...string) (*process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	p := &process{cmd: exec.Command(self, args...), ready: make(chan struct{}), ended: make(chan struct{})}
+	p := &process{cmd: exec.Command(program, args...), ready: make(chan struct{}), ended: make(chan struct{})}
 	p.cmd.Stderr = file
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdout, err := p.cmd.StdoutPipe()

@@ -288,6 +288,8 @@ func TestAppendFails(t *testing.T) {
 	f("", syscall.ENOSPC, wire.CodeDiskFull)
 	f("write", ShortWrite{N: 30, Err: syscall.ENOSPC}, wire.CodeDiskFull)
 	f("", syscall.EIO, wire.CodeInternal)
+	f("open", syscall.EMFILE, wire.CodeBusy)
+	f("open", syscall.ENFILE, wire.CodeBusy)
 }
 
 func join(bs []wire.Batch) (all []byte) {

@@ -199,7 +199,7 @@ func (r *recovery) settle() error {
 	if r.active == nil {
 		r.names, r.report.Clean = true, false
 		if err := r.begin(r.due); err != nil {
-			return diskFull(err)
+			return noRoom(err)
 		}
 	}
 	if err := r.settleIndex(); err != nil {

@@ -56,6 +56,7 @@ type DirOptions struct {
 	Format  bool             // make it a data directory if it is empty or absent
 	NewID   func() wire.UUID // ids for what is formatted; random
 	Reserve int64            // bytes of the reserve; 0: 64 MiB, below 0: none
+	Files   int              // older segments kept open at most; 0: 512
 }
 
 // OpenDir takes a data directory into use: steps 1 and 2 of recovery. It fails
@@ -64,7 +65,7 @@ type DirOptions struct {
 func OpenDir(fsys FS, name string, o DirOptions) (*Dir, error) {
 	w := &waits{}
 	fsys = watchedFS{fsys, w}
-	d := &Dir{fs: fsys, waits: w, path: path.Clean(name), files: newOpenFiles(0), saving: make(chan struct{}, 1),
+	d := &Dir{fs: fsys, waits: w, path: path.Clean(name), files: newOpenFiles(o.Files), saving: make(chan struct{}, 1),
 		paths: map[wire.PartitionID]string{}, open: map[wire.PartitionID]bool{}}
 	if o.Reserve == 0 {
 		o.Reserve = reserveBytes

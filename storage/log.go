@@ -16,6 +16,10 @@ import (
 // undone: no record is in the log because of it.
 var ErrDiskFull error = &wire.Error{Code: wire.CodeDiskFull, Message: "no space left for the log"}
 
+// ErrNoFiles says that no descriptor was left for the log's next file. No record
+// is in the log because of what was asked for.
+var ErrNoFiles error = &wire.Error{Code: wire.CodeBusy, Message: "too many files are open"}
+
 // ErrOffsetLimit says that the batches would reach offset 2^63-1. Nothing was
 // appended.
 var ErrOffsetLimit error = &wire.Error{Code: wire.CodeOffsetLimit, Message: "offsets would pass 2^63-1"}
@@ -144,7 +148,7 @@ type Appended struct {
 func createLog(fs FS, path, topic string, id wire.PartitionID, o Options, files *openFiles, now mem.Now) (*Log, error) {
 	l := newLog(fs, path, topic, id, o, files)
 	if err := l.begin(0); err != nil {
-		return nil, fmt.Errorf("create log %s: %w", path, diskFull(err))
+		return nil, fmt.Errorf("create log %s: %w", path, noRoom(err))
 	}
 	if err := fs.SyncDir(path); err != nil {
 		return nil, fmt.Errorf("create log %s: %w: %w", path, ErrSync, err)
@@ -302,9 +306,9 @@ func (l *Log) resum() {
 
 // Append writes batches as leader of epoch e: in order, each stamped in place
 // with its offset, e and one append time for all. Those for one segment go out
-// in one write. It is all or nothing: an error that wraps ErrDiskFull or
-// ErrOffsetLimit means that nothing was appended and the log goes on; any other
-// that the data directory must fail. The batches are verified, the producers'
+// in one write. It is all or nothing: an error that wraps ErrDiskFull,
+// ErrNoFiles or ErrOffsetLimit means that nothing was appended and the log goes
+// on; any other that the data directory must fail. The batches are verified, the producers'
 // sequences staged, and bs is not empty. The bytes are not kept.
 func (l *Log) Append(bs []wire.Batch, e wire.Epoch, now mem.Now) (Appended, error) {
 	if last := l.epochs.last(); e < last {
@@ -347,7 +351,7 @@ func (l *Log) Reserve(n int64) error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}
-	return diskFull(err)
+	return noRoom(err)
 }
 
 // fitOffsets reports whether the log's end would stay below 2^63-1.
@@ -457,7 +461,7 @@ func (l *Log) unwrite(err error) error {
 		l.broken = fmt.Errorf("%s: %w: a write failed (%w) and so did cutting it off: %w", l.active.name(logSuffix), ErrBroken, err, cut)
 		return l.broken
 	}
-	return fmt.Errorf("append at offset %d: %w", l.tail.end, diskFull(err))
+	return fmt.Errorf("append at offset %d: %w", l.tail.end, noRoom(err))
 }
 
 // undo takes back the segments and bytes that an append wrote before it failed.
@@ -480,7 +484,7 @@ func (l *Log) roll() error {
 		return fmt.Errorf("roll at offset %d: %w", t.end, err)
 	}
 	if err := l.begin(t.end); err != nil {
-		return fmt.Errorf("roll at offset %d: %w", t.end, diskFull(err))
+		return fmt.Errorf("roll at offset %d: %w", t.end, noRoom(err))
 	}
 	old.seal(t)
 	old.aged = l.newest
@@ -500,14 +504,20 @@ func tooOld(first, now int64, age time.Duration) bool {
 	return first != math.MinInt64 && now > first && now-first >= age.Milliseconds()
 }
 
-// diskFull makes err wrap ErrDiskFull if the disk had no room.
-func diskFull(err error) error {
-	if isDiskFull(err) && !errors.Is(err, ErrDiskFull) {
+// noRoom makes err wrap ErrDiskFull if the disk had no room, ErrNoFiles if the
+// process had none for another descriptor.
+func noRoom(err error) error {
+	switch {
+	case isDiskFull(err) && !errors.Is(err, ErrDiskFull):
 		return fmt.Errorf("%w: %w", ErrDiskFull, err)
+	case !errors.Is(err, ErrSync) && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)):
+		return fmt.Errorf("%w: %w", ErrNoFiles, err)
 	}
 	return err
 }
 
+// isDiskFull reports whether the disk had no room. One that only an fsync tells of
+// is a failed fsync.
 func isDiskFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return !errors.Is(err, ErrSync) && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT))
 }

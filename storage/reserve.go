@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
 )
@@ -103,7 +102,7 @@ func (d *Dir) refill() error {
 func (d *Dir) withReserve(step func() error) error {
 	for {
 		err := step()
-		if !isDiskFull(err) || errors.Is(err, ErrSync) || !d.Relieve() {
+		if !isDiskFull(err) || !d.Relieve() {
 			return err
 		}
 	}

@@ -13,6 +13,13 @@ import (
 // does not take all of them.
 const spareFiles = 16
 
+// Descriptors returns how many files so many data directories, with so many
+// partitions in all, keep open at most, those held back included. What readers
+// hold for as long as an answer takes comes on top.
+func Descriptors(dirs, partitions int) int {
+	return partitions + dirs*(1+3*defaultOpenFiles) + spareFiles
+}
+
 // spares are descriptors that do nothing but keep their numbers taken. When
 // the process has no other left they make room for one file more, so that a
 // log can go on to its next segment and a directory be synced: to fail at

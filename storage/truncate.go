@@ -59,7 +59,7 @@ func (l *Log) Reset(to wire.Offset) error {
 	l.home.damage.drop(0)
 	l.epochs.truncate(0)
 	if err := l.begin(to); err != nil {
-		return fmt.Errorf("reset to offset %d: %w", to, diskFull(err))
+		return fmt.Errorf("reset to offset %d: %w", to, noRoom(err))
 	}
 	if err := l.home.fs.SyncDir(l.home.path); err != nil {
 		return fmt.Errorf("reset to offset %d: %w", to, err)

@@ -11,6 +11,7 @@ const (
 	LimitConnections              // clients connected at once
 	LimitUnidentified             // of these, those that have not said Hello
 	LimitUnidentifiedSource       // of these, those from one address
+	LimitFiles                    // descriptors of the process
 	LimitMemory                   // bytes of requests held, over all connections
 	LimitConnectionMemory         // by one connection
 	LimitConnectionBytes          // a second
@@ -38,6 +39,7 @@ var limitNames = [NumLimits]string{
 	LimitConnections:        "connections",
 	LimitUnidentified:       "unidentified",
 	LimitUnidentifiedSource: "unidentified-source",
+	LimitFiles:              "descriptors",
 	LimitMemory:             "memory",
 	LimitConnectionMemory:   "connection-memory",
 	LimitConnectionBytes:    "connection-bytes",

@@ -36,6 +36,7 @@ type Server struct {
 	MaxInFlight int   // calls of one connection not yet answered, 100; then it is no longer read
 	MaxConns    int   // further connections are closed at once, 50,000
 	AcceptRate  int64 // connections accepted a second, a tenth of a second's at once; others wait; 0: no bound
+	MaxFile     int   // connections with a greater descriptor are closed at once, so that others stay for files; no limit
 
 	// Connections that have not said Hello yet: in all, and from one source, an
 	// IPv4 address or the first half of an IPv6 one. Further ones are closed at
@@ -58,6 +59,10 @@ type Server struct {
 	// handshake that failed and for plaintext where TLS is spoken, "plaintext" for the
 	// reverse. It must only note it.
 	Unfit func(reason, remote string, err error)
+	// Paused is called when accepting fails for want of descriptors or memory, or
+	// for another reason that may pass, and with nil once it works again. Between
+	// the two nothing is accepted for up to a second at a time. It must not block.
+	Paused func(err error)
 
 	Log *slog.Logger // default discards
 
@@ -86,8 +91,8 @@ type Server struct {
 	traffic traffic
 	times   Times
 	count   struct {
-		accepted, refused, requests, badFrames, busy, panics, timeouts atomic.Int64
-		handshakes, badHandshakes, spokeTLS                            atomic.Int64
+		accepted, refused, failed, requests, badFrames, busy, panics, timeouts atomic.Int64
+		handshakes, badHandshakes, spokeTLS                                    atomic.Int64
 	}
 }
 
@@ -95,7 +100,8 @@ type Server struct {
 type ServerStats struct {
 	Conns     int   // open now
 	Accepted  int64 // connections so far
-	Refused   int64 // of these closed at once: too many, or shutting down
+	Refused   int64 // of these closed at once: too many, descriptors included, or shutting down
+	Failed    int64 // attempts to accept that failed
 	Requests  int64 // frames handed to the handler, Hello not counted
 	BadFrames int64 // connections ended for what they sent
 	Busy      int64 // requests refused for want of memory
@@ -123,6 +129,7 @@ func (s *Server) Stats() ServerStats {
 		Conns:         n,
 		Accepted:      s.count.accepted.Load(),
 		Refused:       s.count.refused.Load(),
+		Failed:        s.count.failed.Load(),
 		Requests:      s.count.requests.Load(),
 		BadFrames:     s.count.badFrames.Load(),
 		Busy:          s.count.busy.Load(),
@@ -158,6 +165,13 @@ func (s *Server) init() {
 		}
 		if s.Log == nil {
 			s.Log = slog.New(slog.DiscardHandler)
+		}
+		if s.Paused == nil {
+			s.Paused = func(err error) {
+				if err != nil {
+					s.Log.Warn("accept failed, trying again", "err", err)
+				}
+			}
 		}
 		orDefault(&s.ConnBudget, 64<<20)
 		orDefault(&s.MaxFrame, MaxFrame)
@@ -246,16 +260,20 @@ func (s *Server) serve(ln net.Listener, owner any, as func(net.Conn) net.Conn) e
 		c, err := ln.Accept()
 		switch {
 		case err == nil:
+			if !pause.first() {
+				s.Paused(nil)
+			}
 			pause.reset()
-			s.open(as(c), owner)
+			s.open(as(c), descriptor(c), owner)
 			s.pace()
 		case s.isDraining():
 			return nil
 		case !transient(err):
 			return err
 		default:
+			s.count.failed.Add(1)
 			if pause.first() {
-				s.Log.Warn("accept failed, trying again", "addr", ln.Addr().String(), "err", err)
+				s.Paused(err)
 			}
 			pause.wait()
 		}
@@ -331,14 +349,14 @@ func (s *Server) isDraining() bool {
 	return s.draining
 }
 
-// open starts the reader of a new connection.
-func (s *Server) open(nc net.Conn, owner any) {
+// open starts the reader of a new connection, whose descriptor is file.
+func (s *Server) open(nc net.Conn, file int, owner any) {
 	s.count.accepted.Add(1)
 	c := newServerConn(s, nc)
 	if s.Session != nil {
 		c.session = s.Session(owner)
 	}
-	ok, hit := s.enter(c)
+	ok, hit := s.enter(c, file)
 	if !ok {
 		s.count.refused.Add(1)
 		if hit != NoLimit {
@@ -352,7 +370,7 @@ func (s *Server) open(nc net.Conn, owner any) {
 
 // enter counts a new connection in, unless the server drains or has as many as
 // it may.
-func (s *Server) enter(c *serverConn) (ok bool, hit Limit) {
+func (s *Server) enter(c *serverConn, file int) (ok bool, hit Limit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -360,6 +378,8 @@ func (s *Server) enter(c *serverConn) (ok bool, hit Limit) {
 		return false, NoLimit
 	case len(s.conns) >= s.MaxConns:
 		return false, LimitConnections
+	case s.MaxFile > 0 && file > s.MaxFile:
+		return false, LimitFiles
 	}
 	if hit := s.unknown.enter(c.source, s.mono(), s.MaxUnidentified, s.MaxUnidentifiedSource); hit != NoLimit {
 		return false, hit
@@ -380,6 +400,18 @@ func (s *Server) identified(c *serverConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unknown.leave(c.source, s.MaxUnidentifiedSource)
+}
+
+// descriptor returns the number of a connection's descriptor, -1 if it has none.
+// The kernel gives the lowest that is free, so it says how many are taken.
+func descriptor(nc net.Conn) int {
+	n := -1
+	if c, ok := nc.(syscall.Conn); ok {
+		if raw, err := c.SyscallConn(); err == nil {
+			raw.Control(func(fd uintptr) { n = int(fd) }) // a closed one is refused anyway
+		}
+	}
+	return n
 }
 
 // closed forgets a connection that has ended.

@@ -797,7 +797,8 @@ func TestAcceptBacksOff(t *testing.T) {
 		for range 12 {
 			ln.errs = append(ln.errs, &net.OpError{Op: "accept", Err: syscall.EMFILE})
 		}
-		s := &Server{Handler: echo, Hello: helloForTest}
+		var told []error
+		s := &Server{Handler: echo, Hello: helloForTest, Paused: func(err error) { told = append(told, err) }}
 		done := make(chan error, 1)
 		go func() { done <- s.Serve(ln) }()
 		start := time.Now()
@@ -808,6 +809,10 @@ func TestAcceptBacksOff(t *testing.T) {
 		// 5, 10, … 640 ms, then 1 s each
 		if d := time.Since(start); d != (5<<8-5)*time.Millisecond+4*time.Second {
 			t.Errorf("accepted after %v", d)
+		}
+		synctest.Wait()
+		if n := s.Stats().Failed; n != 12 || len(told) != 2 || !errors.Is(told[0], syscall.EMFILE) || told[1] != nil {
+			t.Errorf("%d attempts failed, told were %v", n, told)
 		}
 		c.Close()
 		s.Shutdown(context.Background())
