@@ -84,7 +84,8 @@ type Broker struct {
 	hosts hosts // what of the metadata is true on disk here
 
 	ready    chan *fetch            // parked fetches to look at again
-	work     chan job               // look-ups that read the disk, and decoding
+	work     chan job               // decoding
+	lanes    map[*storage.Dir]*lane // what may wait for a disk
 	lot      lot                    // where parked fetches stand
 	searches *mem.Budget            // look-ups of records by the console
 	addr     atomic.Pointer[string] // told to clients
@@ -117,7 +118,7 @@ type Broker struct {
 // answered BUSY.
 const (
 	maxParked  = 1 << 14 // fetches
-	maxWork    = 1 << 10 // look-ups by time and decoding
+	maxWork    = 1 << 10 // decoding; maxLane is for what may wait for a disk
 	maxBatches = 1 << 14 // batches of one produce request
 )
 
@@ -239,6 +240,11 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener, tenants ...net.Listen
 	}
 	for i := range b.gauges {
 		go b.runGauge(loops, &b.gauges[i])
+	}
+	for _, l := range b.lanes {
+		for range laneWorkers {
+			go b.runLane(loops, l) // not waited for: its disk may hang
+		}
 	}
 	b.state.Store(serves)
 	served := b.serve(ln, tenants)

@@ -45,6 +45,10 @@ type Config struct {
 	Flushers       int           // fdatasync calls at once in each data directory
 	FlushSlow      time.Duration // a flush that takes longer makes its directory slow, an event
 	FlushLost      time.Duration // a flush that takes longer takes its directory offline
+	DirtyLimit     int64         // bytes of a data directory that may wait for its disk; 0: any number
+	CatchUpRate    int64         // bytes a second read from each disk for readers far behind, while others produce; 0: any number
+	ScrubRate      int64         // bytes a second that each data directory's scrub reads; 0: there is none
+	ScrubEvery     time.Duration // its passes begin at most so often
 	DiskSlow       time.Duration // while an append or flush takes longer nothing is produced to its directory
 	Disk           Marks
 	LogLevel       string // debug, info, warn or error
@@ -75,6 +79,10 @@ func DefaultConfig() Config {
 		FlushLost:      30 * time.Second,
 		DiskSlow:       5 * time.Second,
 		Disk:           Marks{Warn: 85, Refuse: 92, Protect: 97},
+		DirtyLimit:     1 << 30,
+		CatchUpRate:    512 << 20,
+		ScrubRate:      16 << 20,
+		ScrubEvery:     24 * time.Hour,
 		LogLevel:       "info",
 	}
 }

@@ -85,6 +85,13 @@ var Keys = []Key{
 	count("disk-warn", "per cent of a disk in use at which the operator is told; 100: never", 1, 100, func(c *Config) *int { return &c.Disk.Warn }),
 	count("disk-refuse", "per cent of a disk in use at which nothing is produced to it; 100: never", 1, 100, func(c *Config) *int { return &c.Disk.Refuse }),
 	count("disk-protect", "per cent of the metadata's disk in use at which there is nothing but deletes, trims and reads; 100: never", 1, 100, func(c *Config) *int { return &c.Disk.Protect }),
+	size("dirty-limit", "bytes of each data directory that may wait for its disk before produce is refused with DISK_SLOW; 0: any number", 0, 1<<50,
+		func(c *Config) *int64 { return &c.DirtyLimit }),
+	size("catchup-rate", "bytes a second read from each disk for readers far behind, while others produce; 0: any number", 0, 1<<50,
+		func(c *Config) *int64 { return &c.CatchUpRate }),
+	size("scrub-rate", "bytes a second that are read of each data directory to find damage before anybody needs them; 0: none", 0, 1<<50,
+		func(c *Config) *int64 { return &c.ScrubRate }),
+	duration("scrub-every", "a pass of the scrub over a data directory begins at most so often", time.Minute, func(c *Config) *time.Duration { return &c.ScrubEvery }),
 	key("log-level", "debug, info, warn or error", setLogLevel, func(c *Config) string { return c.LogLevel }),
 }
 

@@ -23,6 +23,9 @@ type fetch struct {
 	resp wire.FetchResponse
 
 	ranges []storage.Range // found by the last look, in the order of resp
+	lanes  []*lane         // of their disks
+	cold   *lane           // where to look for what the last look could not without the disk; nil: it could
+	onLane bool            // it may wait for the disk
 	total  int64           // their bytes
 	news   bool            // some partition has to say something else than records
 	full   bool            // more is there already than the answer may carry
@@ -72,9 +75,27 @@ func (b *Broker) fetch(c *wire.Call) {
 	}
 }
 
-// serve looks, and answers or parks.
+// serve looks, and answers or parks. What cannot be found without the disk is
+// looked for in its lane: here a connection waits, or all parked fetches do.
 func (f *fetch) serve() {
+	f.onLane = false
 	f.look()
+	if f.cold == nil {
+		f.settle()
+	} else if !f.cold.submit(f.serveCold, f.fail) {
+		f.refuse(errBusy)
+	}
+}
+
+// serveCold is serve where the disk may be waited for. Runs in a lane.
+func (f *fetch) serveCold() {
+	f.onLane = true
+	f.look()
+	f.settle()
+}
+
+// settle answers with what the last look found, or parks.
+func (f *fetch) settle() {
 	if f.throttled() {
 		f.turnAway(f.why)
 		return
@@ -110,6 +131,7 @@ func (f *fetch) gone() bool {
 // look asks every partition for what it has.
 func (f *fetch) look() {
 	f.drop()
+	f.cold = nil
 	f.resp.Partitions = f.resp.Partitions[:0]
 	room := sessionOf(f.call).room(min(int64(f.req.MaxBytes), maxFetchBytes))
 	if f.req.Plain {
@@ -137,7 +159,7 @@ func (f *fetch) look() {
 // has records and room is used up.
 func (f *fetch) find(q *wire.FetchPartition, r *wire.FetchResult, room int64) error {
 	id := wire.PartitionID{Topic: q.Topic, Partition: q.Partition}
-	v, err := f.b.reader(id)
+	v, at, err := f.b.reader(id)
 	if err != nil {
 		if _, gone := f.b.coord.Image().Resolve(id); gone != nil {
 			return gone
@@ -179,7 +201,15 @@ func (f *fetch) find(q *wire.FetchPartition, r *wire.FetchResult, room int64) er
 			return err
 		}
 	}
-	found, err := v.Log.Find(q.Offset, bound, int(quota.room(min(int64(q.MaxBytes), max(room, 1)))))
+	most := int(quota.room(min(int64(q.MaxBytes), max(room, 1))))
+	found, err := v.Log.FindCached(q.Offset, bound, most)
+	if err == storage.ErrNotCached && f.onLane {
+		found, err = v.Log.Find(q.Offset, bound, most)
+	}
+	if err == storage.ErrNotCached {
+		f.cold = at
+		return nil
+	}
 	if err != nil {
 		noteDamage(r, err)
 		return err
@@ -193,7 +223,7 @@ func (f *fetch) find(q *wire.FetchPartition, r *wire.FetchResult, room int64) er
 		return nil // its first batch does not fit behind the others; the next fetch takes it
 	}
 	r.Next, r.Bytes = found.Next, uint32(found.Len)
-	f.ranges = append(f.ranges, found)
+	f.ranges, f.lanes = append(f.ranges, found), append(f.lanes, at)
 	f.total += found.Len
 	return nil
 }
@@ -206,18 +236,23 @@ func noteDamage(r *wire.FetchResult, err error) {
 	}
 }
 
-// answer sends what the last look found. What has to be read from the disk, or
-// decoded, is looked into by a worker first.
+// answer sends what the last look found. What has to be read from the disk is
+// looked into in its lane first, what is to be decoded goes by a worker.
 func (f *fetch) answer() {
 	ok := true
-	switch {
-	case f.req.Plain && f.total > 0:
+	plain := f.req.Plain && f.total > 0
+	if !plain && f.total <= maxCopied && f.sendCopied() {
+		return
+	}
+	switch at := f.unsound(); {
+	case at != nil && f.onLane:
+		f.answerCold()
+	case at != nil:
+		ok = at.submit(f.answerCold, f.fail)
+	case plain:
 		ok = f.b.submit(f.answerPlain, f.fail)
-	case f.total <= maxCopied && f.sendCopied():
-	case f.sound():
-		f.sendStored()
 	default:
-		ok = f.b.submit(f.answerStored, f.fail)
+		f.sendStored()
 	}
 	if !ok {
 		f.refuse(errBusy)
@@ -254,20 +289,21 @@ func (f *fetch) Fill(p []byte) bool {
 	return true
 }
 
-// sound reports whether all that was found may go out unread.
-func (f *fetch) sound() bool {
+// unsound returns the lane of what must not go out unread, nil if all may.
+func (f *fetch) unsound() *lane {
 	for i := range f.ranges {
 		if !f.ranges[i].Sound() {
-			return false
+			return f.lanes[i]
 		}
 	}
-	return true
+	return nil
 }
 
-// answerStored checks what was found on the disk and sends what is sound: bytes
+// answerCold checks what was found on the disk and sends what is sound: bytes
 // that the disk has changed are not passed on. The log remembers damage, so the
-// next look stops before it. Runs on a worker.
-func (f *fetch) answerStored() {
+// next look stops before it. Runs in a lane.
+func (f *fetch) answerCold() {
+	f.onLane = true
 	for looks := 1; !f.check(); looks++ {
 		if looks == maxLooks {
 			f.refuse(wire.Errorf(wire.CodeStorageError, "damage wherever the log is read"))
@@ -275,7 +311,12 @@ func (f *fetch) answerStored() {
 		}
 		f.look()
 	}
-	f.sendStored()
+	switch {
+	case !f.req.Plain || f.total == 0:
+		f.sendStored()
+	case !f.b.submit(f.answerPlain, f.fail):
+		f.refuse(errBusy)
+	}
 }
 
 // maxLooks bounds how often one fetch is held up by new damage.
@@ -295,6 +336,7 @@ func (f *fetch) check() bool {
 		if found.Sound() {
 			continue
 		}
+		f.b.rest(f.lanes[n-1], found.Len)
 		err := found.Check()
 		if errors.Is(err, wire.CodeCorrupt) {
 			return false
@@ -303,7 +345,7 @@ func (f *fetch) check() bool {
 			r.Code, r.Bytes, r.Next = wire.CodeOf(err), 0, f.req.Partitions[i].Offset
 			n--
 			found.Done()
-			f.ranges = slices.Delete(f.ranges, n, n+1)
+			f.ranges, f.lanes = slices.Delete(f.ranges, n, n+1), slices.Delete(f.lanes, n, n+1)
 		}
 	}
 	return true
@@ -333,7 +375,7 @@ func (f *fetch) send() {
 	f.call = nil
 	clear(files)
 	clear(f.ranges)
-	f.files, f.ranges, f.total = files[:0], f.ranges[:0], 0
+	f.files, f.ranges, f.lanes, f.total = files[:0], f.ranges[:0], f.lanes[:0], 0
 	f.recycle()
 }
 
@@ -398,7 +440,7 @@ func (f *fetch) drop() {
 		letGo(&f.ranges[i].FileRange)
 	}
 	clear(f.ranges)
-	f.ranges, f.total, f.news, f.full = f.ranges[:0], 0, false, false
+	f.ranges, f.lanes, f.total, f.news, f.full = f.ranges[:0], f.lanes[:0], 0, false, false
 }
 
 // recycle keeps f for another request.

@@ -88,17 +88,18 @@ func (b *Broker) leader(id wire.PartitionID) (*repl.Partition, error) {
 }
 
 // reader returns the view of a partition if it is led here and something in it may be read,
-// though it may be out of service otherwise: its Bound says up to where.
-func (b *Broker) reader(id wire.PartitionID) (*repl.View, error) {
+// though it may be out of service otherwise: its Bound says up to where. at is for
+// what has to wait for its disk.
+func (b *Broker) reader(id wire.PartitionID) (v *repl.View, at *lane, err error) {
 	p, err := b.set.Leader(id)
 	if err != nil {
-		return nil, b.hosts.why(id, err)
+		return nil, nil, b.hosts.why(id, err)
 	}
-	v := p.View()
+	v = p.View()
 	if v.Err != nil && v.Bound() <= v.Start {
-		return nil, v.Err
+		return nil, nil, v.Err
 	}
-	return v, nil
+	return v, b.lanes[p.Dir()], nil
 }
 
 // checkEpoch compares the leader epoch a client knows with the true one.

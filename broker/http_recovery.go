@@ -21,7 +21,8 @@ type recoveryPage struct {
 	Damaged     int                `json:"damaged"`
 	Damage      []damagedRange     `json:"damage"` // known now, whoever found it
 	Offline     []offlinePartition `json:"offline"`
-	Notes       []string           `json:"notes"` // what was moved, removed or found that belongs to nobody
+	Scrubs      []scrubReport      `json:"scrubs"` // what looks for damage, a directory each
+	Notes       []string           `json:"notes"`  // what was moved, removed or found that belongs to nobody
 }
 
 type recoveredDir struct {
@@ -74,7 +75,7 @@ func (b *Broker) recoveryPage(r *http.Request) (any, error) {
 	if q := askedOf(r); q.err != nil {
 		return nil, q.err
 	}
-	p := &recoveryPage{Took: b.took.String(), Partitions: []recovered{}, Damage: []damagedRange{}, Offline: b.offline(), Notes: b.hosts.report()}
+	p := &recoveryPage{Took: b.took.String(), Partitions: []recovered{}, Damage: []damagedRange{}, Offline: b.offline(), Scrubs: b.scrubs(), Notes: b.hosts.report()}
 	p.Notes = append([]string{}, p.Notes[:min(len(p.Notes), maxRecovered)]...)
 	b.eachDir(func(path string, d *storage.Dir) {
 		shown := recoveredDir{Path: path}

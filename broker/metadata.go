@@ -73,7 +73,7 @@ func (b *Broker) condition(topic wire.TopicID, n int) wire.Code {
 // reachable says whether clients can do anything with a partition: read it at
 // least.
 func (b *Broker) reachable(topic wire.TopicID, n int) wire.Code {
-	_, err := b.reader(wire.PartitionID{Topic: topic, Partition: int32(n)})
+	_, _, err := b.reader(wire.PartitionID{Topic: topic, Partition: int32(n)})
 	return wire.CodeOf(err)
 }
 

@@ -23,7 +23,7 @@ type metric struct {
 }
 
 // metricRows is everything /metrics serves. Times are in seconds.
-var metricRows = slices.Concat(processRows, serverRows, tlsRows, timeRows, dirRows, fillRows, refusalRows, machineRows, topicRows, partitionRows)
+var metricRows = slices.Concat(processRows, serverRows, tlsRows, timeRows, dirRows, diskRows, fillRows, refusalRows, machineRows, topicRows, partitionRows)
 
 var processRows = []metric{
 	{name: "process_cpu_seconds_total", kind: "counter", help: "CPU time of the process, user and system.", value: cpuSeconds},

@@ -7,7 +7,7 @@ import (
 
 // offsets answers questions about where partitions begin and end, and which
 // record comes first at or after a time. The latter read the disk, so they go
-// to a worker; what they look into takes its memory from the budget of requests.
+// to its lane; what they look into takes its memory from the budget of requests.
 func (b *Broker) offsets(c *wire.Call) {
 	var req wire.ListOffsetsRequest
 	if err := c.Decode(&req); err != nil {
@@ -23,7 +23,11 @@ func (b *Broker) offsets(c *wire.Call) {
 	}
 	for _, q := range req.Queries {
 		if q.Kind != wire.Earliest && q.Kind != wire.Latest {
-			if !b.submit(answer, c.Fail) {
+			submit := b.submit
+			if _, at, err := b.reader(wire.PartitionID{Topic: q.Topic, Partition: q.Partition}); err == nil {
+				submit = at.submit
+			}
+			if !submit(answer, c.Fail) {
 				b.refuse(c, errBusy)
 			}
 			return
@@ -42,7 +46,7 @@ func (b *Broker) offset(q wire.OffsetQuery) wire.OffsetResult {
 	if _, err := b.coord.Image().Resolve(id); err != nil {
 		return fail(err)
 	}
-	v, err := b.reader(id)
+	v, _, err := b.reader(id)
 	if err != nil {
 		return fail(err)
 	}

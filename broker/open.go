@@ -25,6 +25,7 @@ func (b *Broker) open() error {
 	if !b.env.Manual {
 		b.endEvents = b.keepEvents()
 	}
+	b.openLanes()
 	if err := b.openCoord(now); err != nil {
 		return err
 	}
@@ -32,6 +33,7 @@ func (b *Broker) open() error {
 		Dirs: b.dirs, Self: b.config.Node, Clock: b.env.Clock, Manual: b.env.Manual,
 		Flushers: b.config.Flushers, SlowAfter: b.config.FlushSlow, FailAfter: b.config.FlushLost, RefuseAfter: b.config.DiskSlow,
 		TidyEvery: b.env.TidyEvery, MaxHosted: b.maxHosted(), Log: b.log, OnEvent: b.hear,
+		DirtyLimit: b.config.DirtyLimit, ScrubRate: b.config.ScrubRate, ScrubEvery: b.config.ScrubEvery,
 	})
 	if err := b.catchUp(); err != nil {
 		return err
@@ -233,10 +235,11 @@ func (b *Broker) hear(e repl.Event) {
 		if e.Dir.Failed() == nil { // else thousands share the reason, which is told once
 			b.event(EventPartitionOffline, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Any("err", e.Err))
 		}
+	case repl.DamageFound:
+		b.event(EventDamageFound, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)),
+			slog.Int64("from", int64(e.From)), slog.Int64("to", int64(e.To)))
 	case repl.RetentionHeld:
 		b.event(EventRetentionHeld, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Int64("bytes", e.Bytes))
-	case repl.DamageFound:
-		b.event(EventDamageFound, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Int64("from", int64(e.From)), slog.Int64("to", int64(e.To)))
 	case repl.SegmentRolled:
 		b.event(EventSegmentRolled, slog.String("topic", b.topicName(e.ID.Topic)), slog.Int("part", int(e.ID.Partition)), slog.Int64("offset", int64(e.From)))
 	case repl.LogTrimmed:

@@ -70,7 +70,8 @@ func Serve(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer
 	return coded(serve(ctx, c, out, newLog(notes, c.LogLevel)))
 }
 
-// maxKeptProcs bounds the processors that the runtime gets for flushes.
+// maxKeptProcs bounds the processors that the runtime gets for calls that wait for
+// a disk.
 const maxKeptProcs = 32
 
 func serve(ctx context.Context, c Config, out io.Writer, log *slog.Logger) error {
@@ -126,7 +127,7 @@ func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
 	serving, end := context.WithCancel(ctx)
 	defer end()
 	go b.reloadOn(serving, hung)
-	go mem.Calm(ctx, min(c.Flushers*len(c.Dirs()), maxKeptProcs), b.requests)
+	go mem.Calm(ctx, min((c.Flushers+laneWorkers)*len(c.Dirs()), maxKeptProcs), b.requests)
 	return b.Run(ctx, manager.attend(b, l.plain, l.String()), l.tenants...)
 }
 

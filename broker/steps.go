@@ -36,7 +36,7 @@ func (b *Broker) Steps(dst []Step) []Step {
 	if len(b.ready) > 0 {
 		dst = append(dst, Step{Kind: StepReady})
 	}
-	if len(b.work) > 0 {
+	if b.busyWorkers() {
 		dst = append(dst, Step{Kind: StepWork})
 	}
 	return dst
@@ -58,7 +58,9 @@ func (b *Broker) Step(s Step) (worked bool) {
 	case StepReady:
 		b.resume(<-b.ready)
 	case StepWork:
-		b.run(<-b.work)
+		if j, ok := b.nextJob(); ok {
+			b.run(j)
+		}
 	}
 	return true
 }

@@ -247,11 +247,11 @@ func TestOffsets(t *testing.T) {
 	f(wire.AtEventTime, 1003, -1, -1)
 	f(wire.AtAppendTime, began+1, 3, r.now.Wall)
 
-	for r.b.submit(func() {}, func() {}) {
+	for r.b.lanes[r.b.dirs[0]].submit(func() {}, func() {}) {
 	}
 	p := r.begin(&wire.ListOffsetsRequest{Queries: []wire.OffsetQuery{{Topic: id, Epoch: wire.NoEpoch, Kind: wire.Greatest}}}, new(wire.ListOffsetsResponse))
 	if p.answers != 1 || wire.CodeOf(p.err) != wire.CodeBusy || p.after == 0 {
-		t.Fatalf("with the workers' queue full: %d answers, %v", p.answers, p.err)
+		t.Fatalf("with the lane full: %d answers, %v", p.answers, p.err)
 	}
 }
 

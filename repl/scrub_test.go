@@ -142,6 +142,14 @@ func TestScrubFinds(t *testing.T) {
 		}
 	}
 
+	if err := x.fs.FlipBit(x.file(1, 0), 100, 2); err != nil {
+		t.Fatal(err)
+	}
+	x.scrub(&x.set.dirs[0].scrub, 2*time.Hour)
+	if want := []string{"damaged 1 4-5", "damaged 1 0-1"}; !slices.Equal(x.found, want) {
+		t.Fatalf("told %q, want %q", x.found, want)
+	}
+
 	// A reader's find is told too, by the janitor.
 	if err := x.fs.FlipBit(x.file(2, 0), 100, 2); err != nil {
 		t.Fatal(err)
@@ -157,7 +165,7 @@ func TestScrubFinds(t *testing.T) {
 	}
 	x.ms += 60_000
 	x.set.Step(Step{Kind: StepTidy}, x.now())
-	if want := []string{"damaged 1 4-5", "damaged 2 0-1"}; !slices.Equal(x.found, want) {
+	if want := []string{"damaged 1 4-5", "damaged 1 0-1", "damaged 2 0-1"}; !slices.Equal(x.found, want) {
 		t.Fatalf("told %q, want %q", x.found, want)
 	}
 }

@@ -13,7 +13,7 @@
 //	  00000000000000838860.producers  producer state at that offset
 //	  leader-epoch-checkpoint         each epoch and its first offset
 //	  partition-manifest              what partition this is
-//	<data>/  lock identity siblings running clean failed reserve recovery-points
+//	<data>/  lock identity siblings running clean failed reserve recovery-points scrub
 //	         quarantine/ orphans/ deleted/
 //
 // The last segment is the active one; all others are sealed: never written
@@ -27,12 +27,13 @@
 //	clean            a stop in order: the running start's number, every log's end
 //	failed           an fsync failed: the page cache is not to be believed
 //	recovery-points  every log's recovery point, sorted by partition
+//	scrub            how far the scrub has come; without it a pass begins anew
 //	reserve          64 MiB for metadata, starts, deletes and trims on a full disk
 //	deleted/         partitions to be unlinked; orphans/ those nobody names
 //	quarantine/      bytes that recovery cut
 //	events.jsonl     the broker's, in the first directory; nothing depends on it
 //
-// Each of the first six, a manifest and leader-epoch-checkpoint is replaced
+// Each of the first seven, a manifest and leader-epoch-checkpoint is replaced
 // whole: temporary, fsync, rename, fsync of the folder (checkpoint.go). Magic,
 // version, length and CRC stand before the body; one that does not fit them all
 // is not believed in any part. What that costs: an identity, the start; a

@@ -34,17 +34,13 @@ type slot struct {
 // indexMaps are the mapped .index and .timeindex.
 type indexMaps [2]Mapping
 
-// resident reports whether both are there and in memory.
-func (m *indexMaps) resident() bool {
+// findable reports whether the first n entries by offset are there and in memory.
+func (m *indexMaps) findable(n int) bool {
 	if m == nil {
 		return false
 	}
-	for _, x := range m {
-		if c, ok := x.(interface{ resident() bool }); ok && !c.resident() {
-			return false
-		}
-	}
-	return true
+	c, ok := m[0].(interface{ resident(n int) bool })
+	return !ok || c.resident(n*indexFiles[0].width)
 }
 
 func (m *indexMaps) close() {

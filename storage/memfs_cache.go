@@ -63,3 +63,11 @@ func (n *memNode) drop(off, end int64) {
 		n.out[i] = true
 	}
 }
+
+func (f memCacheFile) readNow(p []byte, off int64) bool {
+	if f.cold(off, int64(len(p))) {
+		return false
+	}
+	n, _ := f.ReadAt(p, off)
+	return n == len(p)
+}

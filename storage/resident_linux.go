@@ -55,36 +55,39 @@ func (f osFile) absent(off, n int64) (spans []span) {
 			return err
 		}
 		defer unix.Munmap(b)
-		for i, in := range mincore(b, page) {
-			if in&1 == 0 {
-				at := from + int64(i)*page
-				spans = addSpan(spans, span{at, at + page})
-			}
-		}
+		mincore(b, int(page), func(at int) bool {
+			spans = addSpan(spans, span{from + int64(at), from + int64(at) + page})
+			return true
+		})
 		return nil
 	})
 	return spans
 }
 
-// resident reports whether all of the mapping is in memory.
-func (m osMapping) resident() bool {
-	for _, in := range mincore(m, int64(os.Getpagesize())) {
-		if in&1 == 0 {
-			return false
-		}
-	}
-	return true
+// resident reports whether the first n bytes of the mapping are in memory.
+func (m osMapping) resident(n int) bool {
+	in := true
+	mincore(m[:min(n, len(m))], os.Getpagesize(), func(int) bool {
+		in = false
+		return false
+	})
+	return in
 }
 
-// mincore returns a byte a page of b whose lowest bit says whether it is in
-// memory; nothing where the kernel cannot tell.
-func mincore(b []byte, page int64) []byte {
-	if len(b) == 0 {
-		return nil
+// mincore calls out with where each page of b begins that is not in memory, until
+// it returns false. Where the kernel cannot tell it is not called.
+func mincore(b []byte, page int, out func(at int) bool) {
+	var vec [1024]byte
+	for at := 0; at < len(b); at += len(vec) * page {
+		part := b[at:min(at+len(vec)*page, len(b))]
+		_, _, err := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&part[0])), uintptr(len(part)), uintptr(unsafe.Pointer(&vec[0])))
+		if err != 0 {
+			return
+		}
+		for i := range (len(part) + page - 1) / page {
+			if vec[i]&1 == 0 && !out(at+i*page) {
+				return
+			}
+		}
 	}
-	in := make([]byte, (int64(len(b))+page-1)/page)
-	if _, _, err := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(unsafe.Pointer(&in[0]))); err != 0 {
-		return nil
-	}
-	return in
 }

@@ -194,7 +194,7 @@ func (s *segment) findable(f File, x *tail, from wire.Offset) bool {
 	if _, recent := s.findRecent(x, from, x.end, 1); recent || !ok {
 		return true
 	}
-	if r := s.rebuilt.Load(); x.filed > 0 && (r == nil || r.size < x.size) && !s.home.files.maps(s).resident() {
+	if r := s.rebuilt.Load(); x.filed > 0 && (r == nil || r.size < x.size) && !s.home.files.maps(s).findable(x.filed) {
 		return false
 	}
 	at, err := s.find(x, probe{rel: clamp(int64(from - s.base)), pos: math.MaxUint32})

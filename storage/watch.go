@@ -64,8 +64,11 @@ func (w watchedFS) Open(name string, mode Mode) (File, error) {
 	if err != nil || mode == Read {
 		return f, err
 	}
-	if s, ok := f.(sysFile); ok {
-		return watchedSysFile{s, w.waits}, nil
+	switch f := f.(type) {
+	case sysFile:
+		return watchedSysFile{f, w.waits}, nil
+	case memCacheFile:
+		return watchedMemFile{f, w.waits}, nil
 	}
 	return watchedFile{f, w.waits}, nil
 }
@@ -97,4 +100,15 @@ type watchedSysFile struct {
 func (f watchedSysFile) Sync() error {
 	defer f.waits.end(f.waits.begin())
 	return f.sysFile.Sync()
+}
+
+// A watchedMemFile is the same over a MemFS that keeps its cache.
+type watchedMemFile struct {
+	memCacheFile
+	waits *waits
+}
+
+func (f watchedMemFile) Sync() error {
+	defer f.waits.end(f.waits.begin())
+	return f.memCacheFile.Sync()
 }
