@@ -150,7 +150,8 @@ func (l *journal) apply(n line) {
 		f.synced = min(f.synced, n.N)
 	case f.failed:
 	case n.Do == synced:
-		f.synced, f.covered = n.N, nil
+		// Of two at once the one that began first, with less, may end last.
+		f.synced, f.covered = max(f.synced, n.N), nil
 	case n.Do == covered:
 		f.covered = append(f.covered, n.Was...)
 	case n.Do == failed:

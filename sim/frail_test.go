@@ -243,3 +243,18 @@ func TestFrailObey(t *testing.T) {
 		}
 	}
 }
+
+// TestFrailSyncOrder has two fsyncs of a file run at once, and the one that covers
+// less end last.
+func TestFrailSyncOrder(t *testing.T) {
+	j := &journal{fates: map[string]*fate{}}
+	for _, n := range []line{{Do: made, Name: "a"}, {Do: synced, Name: "a", N: 10}, {Do: synced, Name: "a", N: 5}} {
+		j.apply(n)
+	}
+	if got := j.fates["a"].synced; got != 10 {
+		t.Fatalf("%d bytes are durable, want 10", got)
+	}
+	if j.apply(line{Do: cut, Name: "a", N: 7}); j.fates["a"].synced != 7 {
+		t.Fatalf("%d bytes of 7 are durable", j.fates["a"].synced)
+	}
+}

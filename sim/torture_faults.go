@@ -110,7 +110,7 @@ func (t *torture) filled(ctx context.Context) error {
 	if t.rnd.IntN(2) == 0 {
 		how = "seen"
 	}
-	bound := fmt.Sprintf("%d %s", heldBelow(t.data())+t.rnd.Int64N(2<<20), how)
+	bound := fmt.Sprintf("%d %s", heldBelow(t.data())+t.rnd.Int64N(min(2<<20, 10*t.records)), how)
 	os.Remove(t.disk() + metSuffix) // of the last time
 	if err := t.tell("full %s", bound); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (t *torture) ballast(ctx context.Context) (wire.TopicID, error) {
 
 // fills waits until the broker has met the full disk.
 func (t *torture) fills(ctx context.Context) error {
-	return t.await(ctx, recoverLimit, "the disk to be full", func() bool {
+	return t.await(ctx, 4*recoverLimit, "the disk to be full", func() bool {
 		_, err := os.Stat(t.disk() + metSuffix)
 		return err == nil
 	})
