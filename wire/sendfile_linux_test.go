@@ -621,8 +621,10 @@ func testLargeRequests(t *testing.T, k kind) {
 }
 
 // TestIdleSocketHoldsNothing is TestIdleHoldsNothing on real sockets.
-func TestIdleSocketHoldsNothing(t *testing.T) {
-	l := newLoop(t, echo)
+func TestIdleSocketHoldsNothing(t *testing.T) { both(t, testIdleSocketHoldsNothing) }
+
+func testIdleSocketHoldsNothing(t *testing.T, k kind) {
+	l := newLoopOf(t, k, echo)
 	for range 20 {
 		c := l.dial(t)
 		for range 3 {

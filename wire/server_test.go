@@ -483,9 +483,11 @@ func bubbleGoroutines() int {
 
 // TestIdleHoldsNothing counts what 50 connections cost that have been used and
 // are idle: one goroutine each on the server, none on the client, no buffer.
-func TestIdleHoldsNothing(t *testing.T) {
+func TestIdleHoldsNothing(t *testing.T) { both(t, testIdleHoldsNothing) }
+
+func testIdleHoldsNothing(t *testing.T, k kind) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed(t, echo, nil)
+		b := newBedOf(t, k, echo, nil)
 		before := bubbleGoroutines()
 		const conns = 50
 		for range conns {

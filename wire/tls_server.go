@@ -105,14 +105,12 @@ func firstBytes(from io.Reader) ([]byte, error) {
 func (t *tlsConn) refusePlain(first []byte) {
 	t.Conn.SetDeadline(time.Now().Add(mismatchTime))
 	head := make([]byte, requestLen)
-	if _, err := io.ReadFull(t.Conn, head[copy(head, first):]); err != nil {
-		return
-	}
-	if h := parseRequestHeader(head); h.api == APIHello {
+	_, err := io.ReadFull(t.Conn, head[copy(head, first):])
+	if h := parseRequestHeader(head); err == nil && h.api == APIHello {
 		t.Conn.Write(refusal(h.correlation, "this address speaks TLS only"))
-		t.below.closeWrite()
-		t.below.linger(mismatchTime)
 	}
+	t.below.closeWrite()
+	t.below.linger(mismatchTime)
 }
 
 // refusal returns a whole response frame that says UNSUPPORTED.
