@@ -146,6 +146,9 @@ func TestPlainPieces(t *testing.T) {
 			if s.Conns != 0 || s.BadHandshakes-before.BadHandshakes != bad || s.Handshakes != 0 {
 				t.Errorf("%q: %+v", text, s)
 			}
+			if _, err := io.ReadAll(p); err != nil {
+				t.Errorf("%q: the end is none in order: %v", text, err)
+			}
 			p.Close()
 		}
 
