@@ -294,3 +294,15 @@ func TestEventsOverRestart(t *testing.T) {
 		close(heal)
 	})
 }
+
+// TestEventsKillEarly kills a process that had noted nothing since a stop in
+// order: that the stop was in order says nothing of what came after.
+func TestEventsKillEarly(t *testing.T) {
+	d := newDiary(t)
+	d.note(3)
+	d.stop()
+	d.restart()
+	d.restart()
+	d.note(1)
+	d.want(3, fmt.Sprintf("[%d] %d-%d", unknownEvents, unknownEvents+4, unknownEvents+4))
+}
