@@ -331,6 +331,19 @@ func TestSearchDamage(t *testing.T) {
 	}
 	refused(t, r.b, "/api/value?topic=t&offset=2", 500, "CORRUPT", "damaged")
 	refused(t, r.b, "/api/value?topic=t&offset=5", 500, "TOO_LARGE", "ask for the stored form")
+
+	// Bytes that the disk has changed are found, remembered and told everywhere.
+	for _, name := range r.files(folder) {
+		if strings.HasSuffix(name, ".log") {
+			r.overwrite(folder+"/"+name, func(b []byte) []byte { b[wire.HeaderSize] ^= 1; return b })
+		}
+	}
+	if p := asked[recordPage](t, r.b, "/api/records?topic=t"); !slices.Equal(offsets(&p), []wire.Offset{6}) || len(p.Damaged) != 1 || p.Damaged[0].From != 0 || p.Damaged[0].To != 6 { // up to what the index knows next
+		t.Fatalf("%v, %+v", offsets(&p), p.Damaged)
+	}
+	if o := asked[overview](t, r.b, "/api/overview"); !o.Ready || len(o.Reasons) != 1 || !strings.Contains(o.Reasons[0], "1 ranges of records are damaged") {
+		t.Fatalf("%+v", o.Reasons)
+	}
 }
 
 func TestMatching(t *testing.T) {
