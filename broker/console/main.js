@@ -84,7 +84,7 @@ function latencies(before, after) {
 }
 
 function frame(o) {
-  say(standing, o.ready ? (o.reasons.length ? "ready, with trouble" : "ready") : "not ready");
+  say(standing, o.ready ? (o.reasons.length ? "ready, warned" : "ready") : "not ready");
   standing.className = `pill ${o.ready ? (o.reasons.length ? "fair" : "good") : "bad"}`;
   standing.title = o.reasons.join("\n");
   say(document.getElementById("who"), `Node ${o.node} of cluster ${o.cluster}, Teralog ${o.version}${o.address ? `, clients at ${o.address}` : ""}.`);

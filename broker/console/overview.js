@@ -37,7 +37,7 @@ const write = (v, unit) => (unit === "bytes" ? bytes(v) : count(v));
 
 export function overview(history) {
   const tiles = { well: tile("State"), in: tile("Produced"), out: tile("Fetched"), latency: tile("Produce P99"), hosted: tile("Topics", "#/topics") };
-  const reasons = h("ul", { class: "notice bad reasons", hidden: true });
+  const reasons = h("ul", { class: "notice reasons", hidden: true });
   const throughput = chart({ title: "Throughput", lines: [{ name: "produced" }, { name: "fetched" }], write: byteRate, span, least: 1000 });
   const latency = chart({ title: "Produce latency", lines: [{ name: "P50", colour: 3 }, { name: "P99", colour: 2 }], write: duration, span, least: 0.0001, logarithmic: true });
   const rates = chart({ title: "Records produced, requests", lines: [{ name: "records" }, { name: "requests", colour: 3 }], write: (v) => `${amount(v)}/s`, span, least: 10 });
@@ -66,6 +66,7 @@ export function overview(history) {
     const now = history[history.length - 1] ?? {};
     state(tiles.well, o);
     reasons.hidden = o.reasons.length === 0;
+    reasons.className = `notice reasons ${o.ready ? "fair" : "bad"}`;
     keyed(reasons, o.reasons, (r) => r, (r) => h("li", {}, r));
     say(tiles.in.value, now.in === null ? "–" : byteRate(now.in));
     say(tiles.in.note, now.records === null ? " " : `${amount(now.records)} records/s`);
@@ -98,7 +99,7 @@ export function overview(history) {
 }
 
 function state(t, o) {
-  const [word, colour] = !o.ready ? ["not ready", "bad"] : o.reasons.length ? ["trouble", "fair"] : ["well", "good"];
+  const [word, colour] = !o.ready ? ["not ready", "bad"] : o.reasons.length ? ["warned", "fair"] : ["well", "good"];
   say(t.value, word);
   t.element.className = `tile ${colour}`;
   say(t.note, o.reasons.length ? `${count(o.reasons.length)} ${o.reasons.length === 1 ? "reason" : "reasons"}, above` : "ready to serve");

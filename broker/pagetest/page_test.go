@@ -36,7 +36,8 @@ func (n *node) start() {
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		args := []string{"--data-dir", n.dir, "--listen", n.listen, "--http", n.http, "--reserve", "1MiB"}
+		args := []string{"--data-dir", n.dir, "--listen", n.listen, "--http", n.http, "--reserve", "1MiB",
+			"--disk-warn", "100", "--disk-refuse", "100", "--disk-protect", "100"} // however full the machine's disk is
 		err := broker.Serve(ctx, args, nil, w, io.Discard)
 		w.CloseWithError(io.EOF)
 		ended <- err
