@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,7 +125,7 @@ func TestColdReadStalls(t *testing.T) {
 		reader.Close()
 		r.forget(0)
 		r.forget(other)
-		open, stalled := make(chan struct{}), 0
+		open, stalled := make(chan struct{}), new(atomic.Int32)
 		defer func() {
 			if t.Failed() {
 				close(open)
@@ -132,7 +133,7 @@ func TestColdReadStalls(t *testing.T) {
 		}()
 		r.fs.BeforeOp(func(op storage.Op) error {
 			if op.Kind == storage.OpRead && op.Cold && strings.HasPrefix(op.Name, r.folder(0)) {
-				stalled++
+				stalled.Add(1)
 				<-open
 			}
 			return nil
@@ -149,8 +150,8 @@ func TestColdReadStalls(t *testing.T) {
 		tail.MaxWaitMillis, tail.MinBytes = 60_000, 1
 		woken := goOn(parked, tail, new(wire.FetchResponse))
 		synctest.Wait()
-		if stalled != laneWorkers {
-			t.Fatalf("%d reads wait for the disk, want %d", stalled, laneWorkers)
+		if n := stalled.Load(); n != laneWorkers {
+			t.Fatalf("%d reads wait for the disk, want %d", n, laneWorkers)
 		}
 
 		began := time.Now()

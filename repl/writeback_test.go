@@ -3,6 +3,7 @@ package repl
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -147,11 +148,11 @@ func TestRollsTogether(t *testing.T) {
 		defer s.stop()
 		defer s.set.Close()
 		time.Sleep(time.Minute) // whatever a start leaves to do is done
-		syncs := 0
+		var syncs atomic.Int32
 		s.disks[0].BeforeOp(func(op storage.Op) error {
 			if op.Kind == storage.OpSync || op.Kind == storage.OpSyncDir {
 				time.Sleep(50 * time.Millisecond)
-				syncs++
+				syncs.Add(1)
 			}
 			return nil
 		})
@@ -171,8 +172,8 @@ func TestRollsTogether(t *testing.T) {
 			time.Sleep(30 * time.Millisecond) // in the midst of fsyncs
 		}
 		time.Sleep(time.Second)
-		if rolled < 2*partitions || syncs == 0 {
-			t.Fatalf("%d answers from behind a roll, %d fsyncs", rolled, syncs)
+		if rolled < 2*partitions || syncs.Load() == 0 {
+			t.Fatalf("%d answers from behind a roll, %d fsyncs", rolled, syncs.Load())
 		}
 		s.disks[0].BeforeOp(nil)
 	})
