@@ -81,7 +81,7 @@ func BenchmarkLook(b *testing.B) {
 	for range 100 {
 		r.write(id, 0, strings.Repeat("v", 100))
 	}
-	f := &fetch{b: r.b, req: *fetchOf(id, 0, 50)}
+	f := &fetch{b: r.b, req: *fetchOf(id, 0, 50), call: wire.NewCall(wire.APIFetch, 0, nil, nil)}
 	b.ReportAllocs()
 	for b.Loop() {
 		f.look()

@@ -180,3 +180,14 @@ func BenchmarkTurn(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAdmit is what it costs to ask a partition where all is well.
+func BenchmarkAdmit(b *testing.B) {
+	_, p, clock := realSet(b, Settings{})
+	now := clock.Now()
+	for b.Loop() {
+		if err := p.Admit(now); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
