@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/teralog/teralog/storage"
 	"github.com/teralog/teralog/wire"
 )
 
@@ -116,4 +117,75 @@ func TestFull(t *testing.T) {
 	if n := r.b.refusals[wire.LimitDiskFull].n.Load(); n != 3 {
 		t.Fatalf("%d refusals counted", n)
 	}
+}
+
+// TestDiskSlow has one of two disks take no flush for ten seconds. What is
+// flushed in the background is acknowledged all the while, until the bound: then
+// nothing more is produced to that disk, until it has been well for as long.
+// Readers and the other disk notice nothing.
+func TestDiskSlow(t *testing.T) {
+	inTown(t, func(c *Config) { c.DataDirs, c.DiskSlow = []string{"one", "two"}, 3*time.Second }, func(t *testing.T, l *town) {
+		c := dial(t, l.net, "main:1")
+		defer c.Close()
+		id := createOn(t, c, "t", 2)
+		image := l.b.Image()
+		on := map[string]int32{}
+		for n, place := range image.TopicByID(id).Partitions {
+			on[l.b.directory(place.Dir).Path()] = int32(n)
+		}
+		if len(on) != 2 {
+			t.Fatal(on)
+		}
+		release := make(chan struct{})
+		l.fs.BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpSync && strings.HasPrefix(op.Name, "one/topics/") {
+				<-release
+			}
+			return nil
+		})
+		send := func(dir string) wire.ProduceResult {
+			return sendOn(t, c, batchOf(t, wire.BuilderOptions{Topic: id, Partition: on[dir]}, "v"))[0]
+		}
+		began := time.Now()
+		sent, refused := 0, time.Duration(0)
+		for ; time.Since(began) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
+			now := time.Now()
+			switch r := send("one"); {
+			case r.Code == wire.CodeOK && refused == 0:
+				sent++
+			case r.Code == wire.CodeDiskSlow && r.RetryAfterMillis > 0:
+				if refused == 0 {
+					refused = time.Since(began)
+				}
+			default:
+				t.Fatalf("after %v: %+v", time.Since(began), r)
+			}
+			if r := send("two"); r.Code != wire.CodeOK {
+				t.Fatalf("the other disk: %+v", r)
+			}
+			if time.Since(now) != 0 {
+				t.Fatalf("an answer took %v", time.Since(now))
+			}
+		}
+		// The flush began within a second, and is looked at every half.
+		if refused < 3*time.Second || refused > 5*time.Second {
+			t.Fatalf("refused from %v on", refused)
+		}
+		var resp wire.FetchResponse
+		do(t, c, fetchOf(id, on["one"], 0), &resp)
+		if resp.Partitions[0].Committed != wire.Offset(sent) {
+			t.Fatalf("%d acknowledged, readers see %d", sent, resp.Partitions[0].Committed)
+		}
+		close(release)
+		healed := time.Now()
+		for send("one").Code != wire.CodeOK || send("one").Code != wire.CodeOK { // a probe is one alone
+			time.Sleep(100 * time.Millisecond)
+		}
+		if took := time.Since(healed); took < 3*time.Second || took > 7*time.Second {
+			t.Fatalf("let in again after %v", took)
+		}
+		if l.b.refusals[wire.LimitDiskSlow].n.Load() == 0 {
+			t.Fatal("not counted")
+		}
+	})
 }

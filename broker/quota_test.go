@@ -190,6 +190,7 @@ func TestCreateRate(t *testing.T) {
 // in memory.
 type town struct {
 	*live
+	fs  *storage.MemFS
 	net *wire.MemNet
 }
 
@@ -197,12 +198,12 @@ type town struct {
 func inTown(t *testing.T, set func(*Config), f func(t *testing.T, w *town)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &town{net: wire.NewMemNet()}
+		w := &town{fs: storage.NewMemFS(1), net: wire.NewMemNet()}
 		env, err := NewEnv(slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		env.FS = storage.NewMemFS(1)
+		env.FS = w.fs
 		c := DefaultConfig()
 		c.DataDirs, c.Reserve, c.AcceptRate = []string{"data"}, 0, 0
 		set(&c)
