@@ -248,8 +248,8 @@ func (p *Partition) Enter(alone bool) {
 	now := p.set.config.Clock.Now()
 	switch flush := p.inline(now); {
 	case !flush:
-	case !alone || n > maxFlushInline:
-		p.dir.flushAside(p)
+	case !alone || n > maxFlushInline || p.leader.flush.mode != Sync:
+		p.dir.flushAside(p) // what others wait for, or nobody
 	case p.dir.begin(p, now.Mono) && p.dir.flush(p):
 		p.dir.flushAside(p) // the next one is not the caller's
 	}
