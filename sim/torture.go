@@ -47,7 +47,7 @@ not synced when the power is cut.
 Flags:
   --minutes M   how long faults go on, 0.02 to 1440 (default 10)
   --records N   how many records are acknowledged at least, 1000 to 1000000000
-                (default 1000000 a minute); the checker takes some 100 bytes a record
+                (default 1000000 a minute); each takes some 130 bytes of memory here
   --seed S      draws faults and loads (default 1); real processes differ all the same
   --dir D       keep the files in D (default: temporary, kept on failure)
   -o FORMAT     table or json (default table)
