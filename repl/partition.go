@@ -177,9 +177,6 @@ func newPartition(s *Set, d *directory, topic string, id wire.PartitionID, l *st
 	// Recovery has fsynced all there is, so a lone replica has committed it.
 	p.offsets = p.offsets.after(v.Start(), v.End(), v.End(), v.End())
 	p.provedStart = v.Start()
-	if found := v.Damage(); len(found) > 0 {
-		p.damage.list.Store(&found) // by recovery, whose report tells of it
-	}
 	p.publish()
 	p.changed.Store(true)
 	return p
