@@ -198,11 +198,12 @@ func (w *writer) decided(id bench.ID, part wire.PartitionID, size int, a client.
 	}
 }
 
-// forgotten reports whether a record failed since the broker has lost its count
-// of the producer's.
+// forgotten reports whether a record may have failed since the broker has lost
+// its count of the producer's: it says so, or the record was on its way then, and
+// to send it again under a new id might write it twice.
 func forgotten(err error) bool {
 	code := wire.CodeOf(err)
-	return code == wire.CodeUnknownProducer || code == wire.CodeOutOfOrderSequence
+	return code == wire.CodeUnknownProducer || code == wire.CodeOutOfOrderSequence || errors.Is(err, wire.ErrConnLost)
 }
 
 func (l *load) mayLose(topic wire.TopicID) bool { return l.excused != nil && l.excused(topic) }
