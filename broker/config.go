@@ -79,7 +79,7 @@ func DefaultConfig() Config {
 		FlushLost:      30 * time.Second,
 		DiskSlow:       5 * time.Second,
 		Disk:           Marks{Warn: 85, Refuse: 92, Protect: 97},
-		DirtyLimit:     1 << 30,
+		DirtyLimit:     2 << 30,
 		CatchUpRate:    512 << 20,
 		ScrubRate:      16 << 20,
 		ScrubEvery:     24 * time.Hour,

@@ -71,12 +71,13 @@ func TestDirtyLimit(t *testing.T) {
 	})
 }
 
-// TestWriteBackPace has the disk told of what is appended, piece by piece and by
-// the loop, long before a flush is due.
+// TestWriteBackPace has the disk told of what is appended, by the loop and long
+// before a flush is due: nothing up to half of the limit, then all that there is,
+// then piece by piece.
 func TestWriteBackPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const batch = 1000 << 10
-		s := openShop(t, 1, 2, Settings{FlushBytes: 1 << 40, FlushEvery: time.Hour}, SetConfig{DirtyLimit: 1 << 30})
+		const batch, limit = 1000 << 10, 64 << 20
+		s := openShop(t, 1, 2, Settings{FlushBytes: 1 << 40, FlushEvery: time.Hour}, SetConfig{DirtyLimit: limit})
 		defer s.stop()
 		defer s.set.Close()
 		var told, waited int64
@@ -88,14 +89,17 @@ func TestWriteBackPace(t *testing.T) {
 			case op.Wait:
 				waited += op.N
 			default:
-				told += op.N
-				if op.N < pieceBytes || op.N > pieceBytes+2*batch {
+				least, most := int64(pieceBytes), int64(pieceBytes+2*batch)
+				if told == 0 {
+					least, most = limit/2, limit/2+2*batch
+				}
+				if told += op.N; op.N < least || op.N > most {
 					t.Errorf("the disk is told to write %d bytes at once", op.N)
 				}
 			}
 			return nil
 		})
-		for range 40 {
+		for range 60 {
 			if a := s.produceBytes(0, batch); a.err != nil {
 				t.Fatal(a.err)
 			}
@@ -104,10 +108,10 @@ func TestWriteBackPace(t *testing.T) {
 			}
 		}
 		d := s.set.DirStats()[0]
-		if told < 32<<20 || d.Told != told || waited < told-pieceBytes-2*batch {
+		if told < 40<<20 || d.Told != told || waited < told-pieceBytes-2*batch {
 			t.Errorf("the disk was told of %d bytes, %d counted, %d waited for", told, d.Told, waited)
 		}
-		if d.Dirty > 2*(pieceBytes+2*batch) {
+		if d.Dirty > limit/2+pieceBytes+2*batch {
 			t.Errorf("%d bytes are dirty", d.Dirty)
 		}
 		s.disks[0].BeforeOp(nil)
@@ -122,7 +126,7 @@ func TestWriteBackFails(t *testing.T) {
 	f := func(err error, want wire.Code) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			s := openShop(t, 1, 1, Settings{FlushBytes: 1 << 40, FlushEvery: time.Hour}, SetConfig{})
+			s := openShop(t, 1, 1, Settings{FlushBytes: 1 << 40, FlushEvery: time.Hour}, SetConfig{DirtyLimit: 4 * pieceBytes})
 			defer s.stop()
 			defer s.set.Close()
 			s.disks[0].Fail(storage.OpWriteBack, 0, err)
