@@ -33,11 +33,8 @@ func alertExprs(t *testing.T) map[string]string {
 }
 
 // metricsIn returns the names of metrics in an expression.
-func metricsIn(expr string) (names []string) {
-	for _, n := range regexp.MustCompile(`\b(?:teralog|process|go)_[a-z_]+`).FindAllString(expr, -1) {
-		names = append(names, n)
-	}
-	return names
+func metricsIn(expr string) []string {
+	return regexp.MustCompile(`\b(?:teralog|process|go)_[a-z_]+`).FindAllString(expr, -1)
 }
 
 // TestAlerts expects every metric that an alert names, and every label it sums

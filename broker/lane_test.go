@@ -25,7 +25,6 @@ type coldRig struct {
 	network *wire.MemNet
 	id      wire.TopicID
 	dirs    []string // of each partition
-	sealed  wire.Offset
 }
 
 const coldPartitions = 6

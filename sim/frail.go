@@ -187,9 +187,14 @@ func (v frailFS) RemoveAll(name string) error {
 	return v.d.space.freeing(name, func() error { return v.FS.RemoveAll(name) })
 }
 
+// awaitDisk waits for as long as the disk stalls.
+func (d *frailDisk) awaitDisk() {
+	d.stall.RLock()
+	defer d.stall.RUnlock()
+}
+
 func (v frailFS) SyncDir(name string) error {
-	v.d.stall.RLock()
-	v.d.stall.RUnlock()
+	v.d.awaitDisk()
 	if err := v.FS.SyncDir(name); err != nil {
 		return err
 	}
@@ -239,8 +244,7 @@ func (f *frailFile) Allocate(off, n int64) error { return f.d.space.allocate(f.F
 // Sync makes durable what the file is at this moment. What is written meanwhile
 // may be or not; the journal counts it as not.
 func (f *frailFile) Sync() error {
-	f.d.stall.RLock()
-	f.d.stall.RUnlock()
+	f.d.awaitDisk()
 	size, err := f.Size()
 	if err != nil {
 		return err

@@ -454,8 +454,10 @@ func TestLastWords(t *testing.T) {
 		c := b.dial()
 		ask(context.Background(), c, 3, false).wantOK(t, 3)
 		time.Sleep(30 * time.Second)
-		if c.sock.ended() || c.sock.ended() {
-			t.Error("the connection is taken for ended")
+		for range 2 { // the first look may have read something
+			if c.sock.ended() {
+				t.Error("the connection is taken for ended")
+			}
 		}
 		ask(context.Background(), c, 4, false).wantOK(t, 4)
 		time.Sleep(2 * time.Minute)
