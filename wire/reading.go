@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 )
@@ -115,7 +114,7 @@ func (c *Conn) probe() {
 	c.takeReading()
 	c.out.mu.Unlock()
 	if c.sock.ended() {
-		c.fail(io.EOF)
+		c.fail(c.sock.lastWord())
 	}
 	c.leaveReading()
 }

@@ -163,6 +163,15 @@ func (s *socket) plainEnded() bool {
 	return ok && c.Ended()
 }
 
+// lastWord returns why ended is true: what the peer's TLS had to say, or that it
+// closed.
+func (s *socket) lastWord() error {
+	if s.tls != nil && s.tls.lastWord != nil {
+		return s.tls.lastWord
+	}
+	return io.EOF
+}
+
 // closeWrite tells the peer that nothing more will come.
 func (s *socket) closeWrite() {
 	if c, ok := s.Conn.(interface{ CloseWrite() error }); ok {

@@ -43,6 +43,7 @@ type tlsConn struct {
 	// The fields below belong to whoever reads.
 	nowait   bool
 	ahead    [1]byte // read by Ended
+	lastWord error   // what the peer ended with, as Ended found it
 	hasAhead bool
 
 	// The fields below belong to whoever sends, with sending locked. Close tries
@@ -178,7 +179,11 @@ func (c *tlsConn) Ended() bool {
 	n, err := c.tls.Read(c.ahead[:])
 	c.nowait = false
 	c.hasAhead = n > 0
-	return n == 0 && !errors.Is(err, os.ErrDeadlineExceeded)
+	if n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	c.lastWord = err
+	return true
 }
 
 // Write sends all of p, waiting where it must.
