@@ -589,3 +589,16 @@ func TestHostTwice(t *testing.T) {
 	r := newRig(t, Settings{}, SetConfig{})
 	r.set.Host("t", testID, r.p.dir.dir, Settings{}, 0, false, r.now())
 }
+
+// TestEpochOnAFullDisk: a disk without a byte and without a reserve does not keep
+// a partition from being led, and read.
+func TestEpochOnAFullDisk(t *testing.T) {
+	r := newRig(t, Settings{}, SetConfig{})
+	dir, log := r.set.dirs[0].dir, r.p.log
+	for dir.Relieve() {
+	}
+	r.fs.SetCapacity(4096) // less than is taken
+	if err := setEpoch(log, dir, 9); err != nil || log.View().Epoch() != 9 {
+		t.Fatalf("epoch %d, %v", log.View().Epoch(), err)
+	}
+}

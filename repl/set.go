@@ -182,12 +182,17 @@ func (s *Set) Host(topic string, id wire.PartitionID, dir *storage.Dir, st Setti
 }
 
 // setEpoch records an epoch that is newer than the log's, from the reserve if
-// the disk is full: else a crash of the machine on a full disk would leave the
-// partition offline, and nothing could be deleted from it.
+// the disk is full, or later if that is used up: else a crash on a full disk would
+// leave the partition offline, and nothing could be read or deleted.
 func setEpoch(l *storage.Log, dir *storage.Dir, epoch wire.Epoch) error {
 	for epoch > l.View().Epoch() {
-		if err := l.SetEpoch(epoch); err != nil && (!full(err) || errors.Is(err, storage.ErrSync) || !dir.Relieve()) {
+		err := l.SetEpoch(epoch)
+		switch {
+		case err == nil:
+		case !full(err) || errors.Is(err, storage.ErrSync):
 			return fmt.Errorf("epoch %d: %w", epoch, err)
+		case !dir.Relieve():
+			l.NoteEpoch(epoch)
 		}
 	}
 	return nil

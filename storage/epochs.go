@@ -155,3 +155,12 @@ func (l *Log) SetEpoch(e wire.Epoch) error {
 	l.publish()
 	return nil
 }
+
+// NoteEpoch is SetEpoch for a disk that has no room: the epoch is recorded with the
+// next recovery point. If the power goes before that, batches written under it
+// tell of it at the next start, and if there are none nobody needs to know.
+func (l *Log) NoteEpoch(e wire.Epoch) {
+	l.epochs.note(e, l.tail.end)
+	l.dirty = true
+	l.publish()
+}

@@ -260,3 +260,40 @@ func (x *life) judgeProducers() {
 		x.fatal("producers\n%x, want\n%x", got, want)
 	}
 }
+
+// TestNoteEpoch has a full disk that cannot record a new leader epoch. The log is
+// read under it, and once there is room the epoch is recorded, or its batches tell
+// of it.
+func TestNoteEpoch(t *testing.T) {
+	f := func(point bool) {
+		t.Helper()
+		fs := NewMemFS(1)
+		l := newTestLog(t, fs, Options{})
+		mustAppend(t, l, 1, maker{}.batch(t))
+		p := mustPoint(t, l)
+		fs.SetCapacity(pageSize)
+		if err := l.SetEpoch(5); !isDiskFull(err) {
+			t.Fatalf("recorded on a full disk: %v", err)
+		}
+		l.NoteEpoch(5)
+		if e := l.View().Epoch(); e != 5 || len(mustContents(t, l.View())) == 0 {
+			t.Fatalf("epoch %d", e)
+		}
+		fs.SetCapacity(0)
+		if _, err := l.Append([]wire.Batch{maker{}.batch(t)}, 5, at(2)); err != nil {
+			t.Fatal(err)
+		}
+		if point {
+			p = mustPoint(t, l)
+		} else if _, err := l.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		end := l.View().End()
+		l = reopen(t, fs.Crash(CrashNone), Options{}, &p)
+		if e, from := l.View().EpochEnd(l.View().Epoch()); l.View().Epoch() != 5 || e != 5 || from != end {
+			t.Fatalf("with a recovery point %v: epoch %d, which ends at %d", point, l.View().Epoch(), from)
+		}
+	}
+	f(true)
+	f(false)
+}
