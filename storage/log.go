@@ -227,12 +227,11 @@ func (l *Log) Steady(n int64) bool {
 		(l.active.made || int64(len(l.tail.heap))+n/l.home.every+1 < pageEntries)
 }
 
-// giveBack frees what reach allocated and no write used. To leave it is no harm,
-// and a little is left, but a file that has grown must end with its last batch
-// before another one follows it: what is bad behind that would be judged by
-// what follows.
+// giveBack frees what reach allocated and no write used. A file that has grown
+// must end with its last batch before another one follows it: what is bad behind
+// that would be judged by what follows.
 func (l *Log) giveBack() error {
-	if left := l.ahead - l.tail.size; left > l.step()/8 || left > 0 && l.o.Synced {
+	if left := l.ahead - l.tail.size; left > 0 {
 		err := l.file.Truncate(l.tail.size)
 		if err == nil && l.o.Synced {
 			err = syncFile(l.file)
