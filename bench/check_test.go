@@ -290,6 +290,39 @@ func TestLossy(t *testing.T) {
 	})
 }
 
+// TestForgottenPlace acknowledges a record of which the broker no longer knows
+// where it lies, and which is not at the place where somebody has read it. A crash
+// between may have taken that, and retention has since the one that was sent again.
+func TestForgottenPlace(t *testing.T) {
+	p := wire.PartitionID{Topic: 5000, Partition: 1}
+	f := func(want string, start wire.Offset, crashes ...Event) {
+		t.Helper()
+		w := newWorld(1)
+		for range 5 {
+			w.send(8, p, Info, true)
+		}
+		id := ID{testRun, 9, 0}
+		w.add(&Sent{id, p, true})
+		w.logs[p] = append(w.logs[p], Read{5, 0, id, true})
+		w.poll(1, p, 10)
+		w.events = append(w.events, crashes...)
+		w.add(&Decided{id, OK, -1, wire.NoEpoch})
+		last := ID{testRun, 10, 0}
+		w.add(&Sent{last, p, true})
+		w.add(&Decided{last, OK, 6, 2})
+		w.add(&Drained{p, start, []Read{{6, 2, last, true}}})
+		if found := w.check(); want == "" && len(found) != 0 || want != "" && found[want] == 0 {
+			t.Errorf("start %d, %d crashes: found %v, want %q", start, len(crashes), found, want)
+		}
+	}
+
+	f("", 6, &Lossy{p, 2, 1})
+	f("", 6)
+	f("", 4, &Lossy{p, 2, 1})
+	f("A5", 4)
+	f("A5", 4, &Lossy{p, 6, 1}) // which took nothing of it
+}
+
 func TestHistoryFile(t *testing.T) {
 	w := newWorld(3)
 	w.live(500)

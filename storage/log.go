@@ -231,7 +231,7 @@ func (l *Log) Steady(n int64) bool {
 // must end with its last batch before another one follows it: what is bad behind
 // that would be judged by what follows.
 func (l *Log) giveBack() error {
-	if left := l.ahead - l.tail.size; left > 0 {
+	if l.ahead > l.tail.size {
 		err := l.file.Truncate(l.tail.size)
 		if err == nil && l.o.Synced {
 			err = syncFile(l.file)
