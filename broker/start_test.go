@@ -448,15 +448,7 @@ func TestStartOrphans(t *testing.T) {
 func TestStartWithoutMetadata(t *testing.T) {
 	f := func(dirs []string, lose func(r *rig), want string) {
 		t.Helper()
-		r := newRig(t)
-		r.stop()
-		r.fs = storage.NewMemFS(2)
-		r.config.DataDirs = dirs
-		r.start()
-		id := r.create("t", 4)
-		for p := range int32(4) {
-			r.write(id, p, "v")
-		}
+		r, id := newDisks(t, dirs...)
 		r.stop()
 		whole := r.fs.Clone()
 		lose(r)

@@ -88,23 +88,23 @@ func (j *janitor) turn(now mem.Now) {
 			p.ask(&chore{kind: chorePoint})
 		}
 	}
-	j.proveAll(all)
+	j.each(all, &j.next, c.PointEvery/4, func(p *Partition) bool { return p.captured.Load() != nil }, j.prove)
 	j.save()
-	j.sweepAll(all)
+	j.each(all, &j.sweeps, c.PointEvery/2, func(p *Partition) bool { return p.doomed.Load() != nil }, j.sweep)
 	if turn == 0 {
 		j.purge()
 	}
 }
 
-// proveAll makes the checkpoints that partitions have left durable, for a
-// quarter of the time at most: the disk is there for the producers. The next
-// round begins where this one stopped.
-func (j *janitor) proveAll(all []*Partition) {
-	until := j.dir.set.mono() + j.dir.set.config.PointEvery/4
+// each calls f with the partitions of the directory that have left something, for
+// so long at most: the disk is there for the producers. The next round begins where
+// this one stopped, which is next.
+func (j *janitor) each(all []*Partition, next *int, long time.Duration, left func(*Partition) bool, f func(*Partition)) {
+	until := j.dir.set.mono() + long
 	for range all {
-		j.next = (j.next + 1) % len(all)
-		if p := all[j.next]; p.dir == j.dir && p.captured.Load() != nil {
-			j.prove(p)
+		*next = (*next + 1) % len(all)
+		if p := all[*next]; p.dir == j.dir && left(p) {
+			f(p)
 			if j.dir.set.mono() > until {
 				return
 			}
@@ -172,22 +172,9 @@ func (j *janitor) told(proved proof) bool {
 	return true
 }
 
-// sweepAll unlinks the old segments that partitions have left, for half of the
-// time at most. To unlink takes a processor 10 ms and more a segment, since its
-// pages leave memory, so no partition does it in its turn.
-func (j *janitor) sweepAll(all []*Partition) {
-	until := j.dir.set.mono() + j.dir.set.config.PointEvery/2
-	for range all {
-		j.sweeps = (j.sweeps + 1) % len(all)
-		if p := all[j.sweeps]; p.dir == j.dir && p.doomed.Load() != nil {
-			j.sweep(p)
-			if j.dir.set.mono() > until {
-				return
-			}
-		}
-	}
-}
-
+// sweep unlinks the old segments that p has left. That takes a processor 10 ms
+// and more a segment, since its pages leave memory, so no partition does it in its
+// turn.
 func (j *janitor) sweep(p *Partition) {
 	d := j.dir.beginSweep(p)
 	if d == nil {

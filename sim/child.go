@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -219,4 +220,32 @@ func (p *process) stop() error {
 func (p *process) killed() bool {
 	s, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && s.Signaled() && s.Signal() == syscall.SIGKILL
+}
+
+// workplace makes the directory of a run, a temporary one of that name if dir is
+// empty, and the broker's data directory in it. What an older run left is
+// refused: its history is gone.
+func workplace(dir, name string) (string, error) {
+	var err error
+	if dir == "" {
+		dir, err = os.MkdirTemp("", name)
+	} else {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return dir, err
+	}
+	return dir, os.Mkdir(filepath.Join(dir, "data"), 0o755)
+}
+
+// leave ends a run that came to err: files are kept for whoever asked for them,
+// and for whoever looks for what went wrong.
+func leave(dir string, keep bool, err error) error {
+	if err != nil {
+		return fmt.Errorf("%w; the files and the broker's log are in %s", err, dir)
+	}
+	if keep {
+		return nil
+	}
+	return os.RemoveAll(dir)
 }

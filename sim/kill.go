@@ -91,30 +91,16 @@ func Kill(ctx context.Context, args []string, _ io.Reader, out, notes io.Writer)
 
 func (k *killing) main(ctx context.Context, out io.Writer) error {
 	keep := k.dir != ""
-	var err error
-	if keep {
-		err = os.MkdirAll(k.dir, 0o755)
-	} else {
-		k.dir, err = os.MkdirTemp("", "teralog-kill-")
-	}
+	dir, err := workplace(k.dir, "teralog-kill-")
 	if err != nil {
 		return err
 	}
-	// What an older run left is refused: its history is gone.
-	if err := os.Mkdir(k.data(), 0o755); err != nil {
-		return err
-	}
+	k.dir = dir
 	started := time.Now()
 	err = k.run(ctx)
 	k.took = time.Since(started)
 	k.report(out)
-	if err != nil {
-		return fmt.Errorf("%w; the files and the broker's log are in %s", err, k.dir)
-	}
-	if !keep {
-		return os.RemoveAll(k.dir)
-	}
-	return nil
+	return leave(dir, keep, err)
 }
 
 func (k *killing) run(ctx context.Context) (err error) {

@@ -111,19 +111,11 @@ func Torture(ctx context.Context, args []string, _ io.Reader, out, notes io.Writ
 
 func (t *torture) main(ctx context.Context, format string, out io.Writer) error {
 	keep := t.dir != ""
-	var err error
-	if keep {
-		err = os.MkdirAll(t.dir, 0o755)
-	} else {
-		t.dir, err = os.MkdirTemp("", "teralog-torture-")
-	}
+	dir, err := workplace(t.dir, "teralog-torture-")
 	if err != nil {
 		return err
 	}
-	// What an older run left is refused: its history is gone.
-	if err := os.Mkdir(t.data(), 0o755); err != nil {
-		return err
-	}
+	t.dir = dir
 	// The checker's memory lives to the end; collecting at twice its size would
 	// double it.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256<<20 + 80*t.records))
@@ -135,13 +127,7 @@ func (t *torture) main(ctx context.Context, format string, out io.Writer) error 
 	if err := t.result.report(out, format); err != nil {
 		return err
 	}
-	if err != nil {
-		return fmt.Errorf("%w; the files and the broker's log are in %s", err, t.dir)
-	}
-	if !keep {
-		return os.RemoveAll(t.dir)
-	}
-	return nil
+	return leave(dir, keep, err)
 }
 
 // run makes a broker, sets the nemeses on it, lets it rest, and judges.
