@@ -84,7 +84,7 @@ type Broker struct {
 	hosts hosts // what of the metadata is true on disk here
 
 	ready    chan *fetch            // parked fetches to look at again
-	work     chan job               // decoding
+	work     jobs                   // decoding
 	lanes    map[*storage.Dir]*lane // what may wait for a disk
 	lot      lot                    // where parked fetches stand
 	searches *mem.Budget            // look-ups of records by the console
@@ -129,7 +129,7 @@ func New(c Config, e Env) (*Broker, error) {
 		config: c, env: e, log: e.Log,
 		wheel:    mem.NewWheel(),
 		ready:    make(chan *fetch, maxParked),
-		work:     make(chan job, maxWork),
+		work:     make(jobs, maxWork),
 		fatal:    make(chan error, 1),
 		hangs:    make(chan struct{}),
 		lot:      lot{max: maxParked},
@@ -236,14 +236,14 @@ func (b *Broker) Run(ctx context.Context, ln net.Listener, tenants ...net.Listen
 	b.loop(func() { b.runWheel(loops) })
 	for range runtime.GOMAXPROCS(0) {
 		b.loop(func() { b.runReady(loops) })
-		b.loop(func() { b.runWork(loops) })
+		b.loop(func() { b.runJobs(loops, b.work) })
 	}
 	for i := range b.gauges {
 		go b.runGauge(loops, &b.gauges[i])
 	}
 	for _, l := range b.lanes {
 		for range laneWorkers {
-			go b.runLane(loops, l) // not waited for: its disk may hang
+			go b.runJobs(loops, l.jobs) // not waited for: its disk may hang
 		}
 	}
 	b.state.Store(serves)

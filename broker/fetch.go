@@ -250,7 +250,7 @@ func (f *fetch) answer() {
 	case at != nil:
 		ok = at.submit(f.answerCold, f.fail)
 	case plain:
-		ok = f.b.submit(f.answerPlain, f.fail)
+		ok = f.b.work.submit(f.answerPlain, f.fail)
 	default:
 		f.sendStored()
 	}
@@ -314,7 +314,7 @@ func (f *fetch) answerCold() {
 	switch {
 	case !f.req.Plain || f.total == 0:
 		f.sendStored()
-	case !f.b.submit(f.answerPlain, f.fail):
+	case !f.b.work.submit(f.answerPlain, f.fail):
 		f.refuse(errBusy)
 	}
 }

@@ -327,7 +327,7 @@ func TestFetchPlain(t *testing.T) {
 	}
 
 	// Too many look-ups, or no memory: BUSY at once, and nothing leaks.
-	for r.b.submit(func() {}, func() {}) {
+	for r.b.work.submit(func() {}, func() {}) {
 	}
 	req := fetchOf(id, 0, 0)
 	req.Plain = true

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 // what is not in memory, and look-ups. A disk that stalls holds up its own lane,
 // and neither a connection nor what is in memory nor another disk.
 type lane struct {
-	jobs chan job
+	jobs
 	pace *mem.Bucket // bytes read for readers far behind; nil: as many as come
 
 	produced atomic.Int64 // batches the broker had taken when it was looked last,
@@ -33,7 +32,7 @@ const (
 )
 
 func newLane(rate int64) *lane {
-	l := &lane{jobs: make(chan job, maxLane)}
+	l := &lane{jobs: make(jobs, maxLane)}
 	if rate > 0 {
 		l.pace = mem.NewBucket(rate, paceBurst)
 	}
@@ -46,16 +45,6 @@ func (b *Broker) openLanes() {
 	b.lanes = make(map[*storage.Dir]*lane, len(b.dirs))
 	for _, d := range b.dirs {
 		b.lanes[d] = newLane(b.config.CatchUpRate)
-	}
-}
-
-// submit gives the lane a job; false if too much waits already.
-func (l *lane) submit(do, fail func()) bool {
-	select {
-	case l.jobs <- job{do, fail}:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -82,17 +71,6 @@ func (l *lane) rest(n int64, produced int64, now mem.Now) time.Duration {
 func (b *Broker) rest(l *lane, n int64) {
 	if wait := l.rest(n, b.count.batches.Load(), b.time()); wait > 0 && !b.env.Manual {
 		time.Sleep(wait)
-	}
-}
-
-func (b *Broker) runLane(ctx context.Context, l *lane) {
-	for {
-		select {
-		case j := <-l.jobs:
-			b.run(j)
-		case <-ctx.Done():
-			return
-		}
 	}
 }
 

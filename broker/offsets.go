@@ -23,11 +23,11 @@ func (b *Broker) offsets(c *wire.Call) {
 	}
 	for _, q := range req.Queries {
 		if q.Kind != wire.Earliest && q.Kind != wire.Latest {
-			submit := b.submit
+			workers := b.work
 			if _, at, err := b.reader(wire.PartitionID{Topic: q.Topic, Partition: q.Partition}); err == nil {
-				submit = at.submit
+				workers = at.jobs
 			}
-			if !submit(answer, c.Fail) {
+			if !workers.submit(answer, c.Fail) {
 				b.refuse(c, errBusy)
 			}
 			return

@@ -163,10 +163,13 @@ func (f *fetch) resume() {
 // decodes, and what to do if that panics.
 type job struct{ do, fail func() }
 
-// submit gives a job to the workers; false if too much waits already.
-func (b *Broker) submit(do, fail func()) bool {
+// Jobs wait for the workers of one kind.
+type jobs chan job
+
+// submit adds a job; false if too many wait already.
+func (q jobs) submit(do, fail func()) bool {
 	select {
-	case b.work <- job{do, fail}:
+	case q <- job{do, fail}:
 		return true
 	default:
 		return false
@@ -217,10 +220,11 @@ func (b *Broker) runReady(ctx context.Context) {
 	}
 }
 
-func (b *Broker) runWork(ctx context.Context) {
+// runJobs is one worker.
+func (b *Broker) runJobs(ctx context.Context, q jobs) {
 	for {
 		select {
-		case j := <-b.work:
+		case j := <-q:
 			b.run(j)
 		case <-ctx.Done():
 			return
