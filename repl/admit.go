@@ -8,9 +8,9 @@ import (
 
 // Admit says whether a write may be produced now. The error is a refusal, which
 // is definite: BUSY while the mailbox is nearly full, DISK_SLOW while the disk
-// takes too long, or has as much to write as it may have. Asking first spares the mailbox, which otherwise takes what
-// fits and refuses the rest as it happens to come. Where all is well it costs a
-// few loads.
+// takes too long, or has as much to write as it may have. Asking first spares the
+// mailbox, which otherwise takes what fits and refuses the rest as it happens to
+// come. Where all is well it costs a few loads.
 func (p *Partition) Admit(now mem.Now) error {
 	c := &p.set.config
 	if wait := p.dir.trouble.Admit(&c.slowRule, now, p.dir.delay.Load()); wait > 0 {

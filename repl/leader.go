@@ -72,8 +72,9 @@ func (l *leader) stage(w *Write, now mem.Now, slow bool) error {
 	return nil
 }
 
-// write appends all staged batches, of which there is one at least, with one call. After an error none of them
-// is in the log, unless the disk did not do as told.
+// write appends all staged batches, of which there is one at least, with one
+// call. After an error none of them is in the log, unless the disk did not do as
+// told.
 func (l *leader) write(now mem.Now) error {
 	n := int64(len(l.batches))
 	at, err := l.append(now)
