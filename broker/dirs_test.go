@@ -170,16 +170,16 @@ func TestMetadataDir(t *testing.T) {
 	r := newRig(t)
 	r.stop()
 	r.fs = storage.NewMemFS(3)
-	r.config.MetadataDir, r.config.DataDirs = "meta", []string{"a", "b"}
+	r.config.MetadataDir, r.config.DataDirs = "core", []string{"one", "two"}
 	r.start()
 	id := r.create("t", 4)
 	for p := range int32(4) {
 		r.write(id, p, "v")
 	}
-	if got := r.files("meta/topics"); len(got) != 0 {
+	if got := r.files("core/topics"); len(got) != 0 {
 		t.Fatalf("records lie beside the metadata: %v", got)
 	}
-	if got := r.files("a"); slices.Contains(got, "metadata") {
+	if got := r.files("one"); slices.Contains(got, "metadata") {
 		t.Fatalf("metadata lies beside records: %v", got)
 	}
 	r.stop()
@@ -188,7 +188,7 @@ func TestMetadataDir(t *testing.T) {
 		t.Fatalf("%v are served", got)
 	}
 
-	for i, dir := range []string{"a", "b"} {
+	for i, dir := range []string{"one", "two"} {
 		r.fs.Fail("sync:"+dir+"/", 1, syscall.EIO)
 		for p := range int32(4) {
 			r.send(batchOf(t, wire.BuilderOptions{Topic: id, Partition: p}, "w"))
@@ -201,6 +201,20 @@ func TestMetadataDir(t *testing.T) {
 			t.Fatalf("%d directories failed and nothing can be read: %+v", i+1, r.read(fetchOf(id, 0, 0))[0])
 		}
 	}
+
+	start := func(kind string, nth int, want string) {
+		t.Helper()
+		r.kill(true)
+		r.fs.Heal()
+		for _, dir := range []string{"one", "two"} {
+			r.fs.Fail(kind+":"+dir+"/", nth, syscall.EIO)
+		}
+		if err := r.tryStart(); exitCode(err) != exitIO || !strings.Contains(err.Error(), want) {
+			t.Fatalf("a start in which %s number %d fails on both disks: %v", kind, nth, err)
+		}
+	}
+	start("sync", 1, "can be used; the first: ") // before anything is known
+	start("sync", 2, "left in service")          // when partitions are open
 
 	c := DefaultConfig()
 	c.MetadataDir = c.DataDirs[0]
