@@ -128,6 +128,9 @@ func (s *scrubber) read(p *Partition) (n int64) {
 		s.mark.Next = did.Next
 	}
 	s.mark.Bytes += did.Bytes
+	if p.closing.Load() != nil {
+		return did.Bytes // its files may have been another's by then: a topic of the same name
+	}
 	if did.Bytes > 0 || did.Done { // else there may be more of the same damage
 		p.tellDamage()
 	}
