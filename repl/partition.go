@@ -62,6 +62,7 @@ type Partition struct {
 	leader      leader
 	offsets     offsets
 	waiters     waiters
+	rest        leftover      // of them, still to be woken
 	trims       []trim        // answered when durable
 	uncut       int           // of trims, those that wait for a flush
 	provedStart wire.Offset   // of the log, as the recovery points have it
@@ -235,7 +236,8 @@ func (p *Partition) Produce(ws []Write) (mine bool) {
 
 // Enter does the work of the turn that Produce gave the caller, or leaves it to
 // the appender if it is long. alone says that the caller has no other partition
-// to enter; in sync mode it may then be kept for the time of one flush.
+// to enter; in sync mode it may then be kept for the time of one flush. The caller
+// sends what was answered, and calls Leave.
 func (p *Partition) Enter(alone bool) {
 	n := p.queued.Used()
 	if n > maxInline || !p.log.Steady(n) || p.dir.slow.Load() {
@@ -251,6 +253,9 @@ func (p *Partition) Enter(alone bool) {
 		p.dir.flushAside(p) // the next one is not the caller's
 	}
 }
+
+// Leave wakes those for whom there is more since Enter, if they are many.
+func (p *Partition) Leave() { p.wakeRest() }
 
 // maxInline is how many bytes a reader may append itself: more would hold up
 // its connection for long. maxFlushInline is up to how many it may flush too: a

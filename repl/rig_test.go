@@ -256,6 +256,7 @@ func produce(p *Partition, ws []Write, inline bool) {
 	case !p.Produce(ws):
 	case inline:
 		p.Enter(true)
+		p.Leave()
 	default:
 		p.leave()
 	}

@@ -234,6 +234,7 @@ func (p *Partition) run() {
 		if p.turn(tasks, p.set.config.Clock.Now()) {
 			p.dir.flushAside(p)
 		}
+		p.wakeRest()
 	}
 	entered := p.dir.enterClose(p)
 	p.turn(nil, p.set.config.Clock.Now()) // hears of a failure that came while it waited
@@ -241,6 +242,7 @@ func (p *Partition) run() {
 	if entered {
 		p.dir.leaveClose(p)
 	}
+	p.wakeRest()
 }
 
 // enterNow does the work of the turn just taken, but waits for no flush.
@@ -252,6 +254,7 @@ func (p *Partition) enterNow() {
 	if p.inline(p.set.config.Clock.Now()) {
 		p.dir.flushAside(p)
 	}
+	p.wakeRest()
 }
 
 // inline turns once on the goroutine that took the turn. What came in meanwhile
@@ -325,9 +328,10 @@ func (p *Partition) land(to wire.Offset, err error) (flush bool) {
 	case mine && p.set.config.Manual:
 		p.inbox.Free()
 	case mine:
-		return p.inline(p.set.config.Clock.Now())
+		flush = p.inline(p.set.config.Clock.Now())
+		p.wakeRest()
 	}
-	return false
+	return flush
 }
 
 func (s *Set) mono() time.Duration {

@@ -102,6 +102,7 @@ func (p *Partition) Turn(now mem.Now) (worked bool) {
 	}
 	p.spare = emptied(p.spare)
 	p.inbox.Free()
+	p.wakeRest()
 	return true
 }
 
@@ -170,6 +171,7 @@ func (p *Partition) closeManual() {
 	}
 	if tasks := p.inbox.PopOrFree(nil); len(tasks) > 0 {
 		p.turn(tasks, now)
+		p.wakeRest()
 	}
 	p.leader.flush.running = false
 	p.busy()

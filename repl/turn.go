@@ -118,7 +118,21 @@ func (p *Partition) advance(now mem.Now) {
 		p.waiters.wakeAll() // what some have waited to read more of may be gone
 		return
 	}
-	p.waiters.wake(p.offsets.committed, f.volume())
+	if rest := p.waiters.wake(p.offsets.committed, f.volume()); len(rest) > 0 {
+		p.rest.add(rest)
+	}
+}
+
+// wakeRest wakes those the turn has left. Whoever turned calls it, once the
+// answers of the turn are on their way.
+func (p *Partition) wakeRest() {
+	if !p.rest.any.Load() {
+		return
+	}
+	p.aside("wake", func() error {
+		wakeEach(p.rest.take())
+		return nil
+	})
 }
 
 // publish stores a new View if anything in it changed.

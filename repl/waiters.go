@@ -2,6 +2,7 @@ package repl
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/teralog/teralog/wire"
@@ -89,7 +90,16 @@ type waiters struct {
 	list  []parked
 	swept int // how many were left by the last sweep
 	max   int // how many may be parked
+
+	// Where the log was when the list was looked through last: until it is
+	// farther nobody in the list has enough.
+	committed wire.Offset
+	volume    int64
 }
+
+// wakeAtOnce is how many are woken before whoever appended is answered. To wake
+// a thousand takes far longer than to append.
+const wakeAtOnce = 8
 
 // add parks p unless there is progress already, in which case it is woken. The
 // holder of the turn compares with the current offset, else:
@@ -125,16 +135,57 @@ func (q *waiters) sweep() {
 	q.swept = len(q.list)
 }
 
-// wake wakes those for which there is enough now.
-func (q *waiters) wake(committed wire.Offset, volume int64) {
+// wake wakes those for which there is enough now, of many only the first. The
+// others are returned, for wakeEach.
+func (q *waiters) wake(committed wire.Offset, volume int64) (rest []parked) {
+	if committed == q.committed && volume == q.volume {
+		return nil
+	}
+	q.committed, q.volume = committed, volume
+	woken := 0
 	q.list = slices.DeleteFunc(q.list, func(p parked) bool {
 		enough := committed > p.from && volume >= p.volume
-		if enough {
+		switch {
+		case !enough:
+		case woken < wakeAtOnce:
+			woken++
 			p.wake(over)
+		default:
+			rest = append(rest, p)
 		}
 		return enough || !p.live()
 	})
 	q.swept = len(q.list)
+	return rest
+}
+
+// A leftover is those that a turn has left to be woken by whoever turned.
+type leftover struct {
+	any  atomic.Bool
+	mu   sync.Mutex
+	list []parked
+}
+
+func (l *leftover) add(list []parked) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, list...)
+	l.any.Store(true)
+}
+
+func (l *leftover) take() []parked {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.list
+	l.list = nil
+	l.any.Store(false)
+	return list
+}
+
+func wakeEach(list []parked) {
+	for _, p := range list {
+		p.wake(over)
+	}
 }
 
 // wakeAll wakes everyone: the partition goes away or lost its beginning, as the
@@ -142,7 +193,5 @@ func (q *waiters) wake(committed wire.Offset, volume int64) {
 func (q *waiters) wakeAll() {
 	list := q.list
 	q.list, q.swept = nil, 0
-	for _, p := range list {
-		p.wake(over)
-	}
+	wakeEach(list)
 }

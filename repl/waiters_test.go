@@ -21,7 +21,7 @@ func TestWaiters(t *testing.T) {
 		w := &Waiter{From: from, MinBytes: minBytes, Wake: func() { woken++ }}
 		q.add(w.park(), when.committed, when.volume)
 		for _, p := range then {
-			q.wake(p.committed, p.volume)
+			wakeEach(q.wake(p.committed, p.volume))
 		}
 		if woken > 1 || w.Err() != nil || woken == 1 == w.Cancel() {
 			t.Fatalf("woken %d times with %v", woken, w.Err())
@@ -86,6 +86,29 @@ func TestWaitersReuse(t *testing.T) {
 	}
 	if q.wake(11, 101); woken != 1 {
 		t.Fatal("the new entry was lost")
+	}
+}
+
+// TestWaitersMany: of many who have enough only some are woken at once, each is
+// once in all, and one that is cancelled in between is not.
+func TestWaitersMany(t *testing.T) {
+	const n = 10 * wakeAtOnce
+	q := waiters{max: n}
+	woken := 0
+	all := make([]*Waiter, n)
+	for i := range all {
+		all[i] = &Waiter{Wake: func() { woken++ }}
+		q.add(all[i].park(), 0, 0)
+	}
+	rest := q.wake(1, 1)
+	if woken != wakeAtOnce || len(rest) != n-wakeAtOnce || len(q.list) != 0 {
+		t.Fatalf("%d woken, %d to be woken, %d parked", woken, len(rest), len(q.list))
+	}
+	if !all[n-1].Cancel() {
+		t.Fatal("one who is still to be woken cannot be cancelled")
+	}
+	if wakeEach(rest); woken != n-1 {
+		t.Fatalf("%d of %d woken", woken, n-1)
 	}
 }
 

@@ -179,9 +179,13 @@ func (c *Call) Cancelled() <-chan struct{} {
 	return c.conn.gone
 }
 
-// Later is work that a Handler puts off. Enter is called once, on the reader;
-// alone says that there was no other.
-type Later interface{ Enter(alone bool) }
+// Later is work that a Handler puts off, in two parts, on the reader: Enter, once,
+// and Leave when what was answered in Enter has been sent, as far as the peer takes
+// it. alone says that there was no other.
+type Later interface {
+	Enter(alone bool)
+	Leave()
+}
 
 // Defer puts work off until the connection's reader has handed over all the
 // requests of this call's API that have arrived, so that what they have in
@@ -191,6 +195,7 @@ type Later interface{ Enter(alone bool) }
 func (c *Call) Defer(w Later) {
 	if c.conn == nil {
 		w.Enter(true)
+		w.Leave()
 		return
 	}
 	c.conn.later = append(c.conn.later, w)
@@ -202,7 +207,7 @@ func (c *Call) Reply(m Message) { c.ReplyFiles(m, nil) }
 // ReplyFiles answers with m followed by the bytes of fs, in order. fs is
 // copied; each Done is called exactly once, also when the connection is gone.
 func (c *Call) ReplyFiles(m Message, fs []FileRange) {
-	c.send(c.encode(m, 0), responseHeader{correlation: c.correlation, throttle: c.hint}, fs)
+	c.send(c.encode(m, 0), responseHeader{correlation: c.correlation, throttle: c.hint}, fs, len(fs) > 0)
 }
 
 // A Filler writes bytes that follow a message.
@@ -212,7 +217,8 @@ type Filler interface {
 }
 
 // ReplyFilled answers with m followed by n bytes that f writes into the answer
-// itself. It returns false if f cannot; then the call is not answered.
+// itself. It returns false if f cannot; then the call is not answered. Like
+// ReplyFiles it may send the answer at once: not for within a partition's turn.
 func (c *Call) ReplyFilled(m Message, n int, f Filler) bool {
 	b := c.encode(m, n)
 	at := len(b.B)
@@ -221,7 +227,7 @@ func (c *Call) ReplyFilled(m Message, n int, f Filler) bool {
 		b.Release()
 		return false
 	}
-	c.send(b, responseHeader{correlation: c.correlation, throttle: c.hint}, nil)
+	c.send(b, responseHeader{correlation: c.correlation, throttle: c.hint}, nil, true)
 	return true
 }
 
@@ -277,7 +283,7 @@ func (c *Call) ReplyError(err error) {
 	}
 	b := c.replyPool().Get(replyBuf)
 	b.B = AppendText(b.B[:responseLen], message)
-	c.send(b, h, nil)
+	c.send(b, h, nil, false)
 }
 
 // NoReply ends a call that gets no response, such as a produce with acks=0.
@@ -328,8 +334,9 @@ func (c *Call) replyPool() *mem.Pool {
 	return c.conn.server.replies
 }
 
-// send hands the response over to the connection.
-func (c *Call) send(b *mem.Buf, h responseHeader, fs []FileRange) {
+// send hands the response over to the connection. now says that the caller has the
+// time for a system call.
+func (c *Call) send(b *mem.Buf, h responseHeader, fs []FileRange, now bool) {
 	var bytes int64
 	for i := range fs {
 		bytes += fs[i].Len
@@ -356,7 +363,7 @@ func (c *Call) send(b *mem.Buf, h responseHeader, fs []FileRange) {
 		p.files, p.answer = c.files, c
 		c.refs.Add(1)
 	}
-	c.conn.send(p)
+	c.conn.send(p, now)
 	c.unref()
 }
 

@@ -971,10 +971,14 @@ func ExampleServer() {
 	// Output: 41 <nil>
 }
 
-// A note is work put off that says when it was done.
-type note struct{ f func(alone bool) }
+// A note is work put off that says when its parts were done.
+type note struct {
+	enter func(alone bool)
+	leave func()
+}
 
-func (n note) Enter(alone bool) { n.f(alone) }
+func (n note) Enter(alone bool) { n.enter(alone) }
+func (n note) Leave()           { n.leave() }
 
 // TestDefer: work put off by requests of one kind is done once all of them that
 // have arrived were handed over, and before anything waits.
@@ -992,10 +996,11 @@ func TestDefer(t *testing.T) {
 			say("%d", c.correlation)
 			switch c.API {
 			case APITrim:
-				c.Defer(note{func(alone bool) {
+				enter := func(alone bool) {
 					say("%c", map[bool]rune{true: 'A', false: 'a'}[alone])
 					c.Reply(&TrimResponse{})
-				}})
+				}
+				c.Defer(note{enter, func() { say(".") }})
 			case APIMetadata:
 				parked = append(parked, c)
 			}
@@ -1023,19 +1028,36 @@ func TestDefer(t *testing.T) {
 			synctest.Wait()
 		}
 
-		f("2A", trimFrame(2, 0))
-		f("23aa", trimFrame(2, 0), trimFrame(3, 0))
-		f("234aaa5A", trimFrame(2, 0), trimFrame(3, 0), trimFrame(4, 0), trimFrame(5, 0)) // no more in flight
-		f("2A34A", trimFrame(2, 0), list(3), trimFrame(4, 0))
-		f("2A", trimFrame(2, 0), trimFrame(3, 0)[:9])
-		f("2A", trimFrame(2, 0), claim(MaxFrame+1, APITrim, 3)) // the connection ends there
+		f("2A.", trimFrame(2, 0))
+		f("23aa..", trimFrame(2, 0), trimFrame(3, 0))
+		f("234aaa...5A.", trimFrame(2, 0), trimFrame(3, 0), trimFrame(4, 0), trimFrame(5, 0)) // no more in flight
+		f("2A34A..", trimFrame(2, 0), list(3), trimFrame(4, 0))
+		f("2A.", trimFrame(2, 0), trimFrame(3, 0)[:9])
+		f("2A.", trimFrame(2, 0), claim(MaxFrame+1, APITrim, 3)) // the connection ends there
 	})
 	done := ""
 	c := NewCall(APITrim, 0, nil, func([]byte, []FileRange) {})
-	if c.Defer(note{func(alone bool) { done = fmt.Sprint(alone) }}); done != "true" {
+	if c.Defer(note{func(alone bool) { done = fmt.Sprint(alone) }, func() { done += " left" }}); done != "true left" {
 		t.Errorf("a call without connection: %q", done)
 	}
 	c.NoReply()
+}
+
+// TestLeaveAfterAnswers: what comes last of work put off, which may take long, is
+// begun when the peer has its answer.
+func TestLeaveAfterAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left := make(chan struct{})
+		b := newBed(t, handlerFunc(func(c *Call) {
+			c.Defer(note{func(bool) { c.Reply(&TrimResponse{}) }, func() { <-left }})
+		}), nil)
+		p := b.helloPeer()
+		p.send(trimFrame(2, 0))
+		p.recv()
+		close(left)
+		p.Close()
+		synctest.Wait()
+	})
 }
 
 // TestRangesNoWait: who answers with ranges of what must be copied never waits for

@@ -61,6 +61,7 @@ type serverConn struct {
 	resting  bool // the deadline is that of a long silence
 	rested   bool // it has been so before
 	later    []Later
+	entered  int           // of later, those that Enter was called of
 	laterOf  API           // whose requests put it off
 	charged  int           // bytes from the budgets for the frame at the front
 	pause    time.Duration // not read for that long
@@ -163,12 +164,18 @@ func (c *serverConn) read() error {
 	}
 }
 
-// flush sends what is ready and gives up the outbox's turn.
+// flush sends what is ready and gives up the outbox's turn. What was put off has
+// been caught up with.
 func (c *serverConn) flush() {
 	if c.holding {
 		c.holding = false
 		c.out.flush()
 	}
+	for _, w := range c.later {
+		w.Leave()
+	}
+	clear(c.later)
+	c.later, c.entered = c.later[:0], 0
 }
 
 // serveBuffered serves all requests that have arrived whole. need is the
@@ -281,7 +288,7 @@ func (c *serverConn) refuseFrame(h responseHeader, message string) {
 	b := c.server.replies.Get(replyBuf)
 	b.B = AppendText(b.B[:responseLen], message)
 	putResponseHeader(b.B, h, 0)
-	c.send(parcel{buf: b, calls: 1})
+	c.send(parcel{buf: b, calls: 1}, false)
 }
 
 // answer has one call answered.
@@ -317,11 +324,10 @@ func (c *serverConn) answer(call *Call) (err error) {
 
 // catchUp does what handlers have put off.
 func (c *serverConn) catchUp() {
-	for i, w := range c.later {
-		c.later[i] = nil
-		w.Enter(len(c.later) == 1)
+	for _, w := range c.later[c.entered:] {
+		w.Enter(len(c.later) == c.entered+1)
 	}
-	c.later = c.later[:0]
+	c.entered = len(c.later)
 }
 
 // panicked answers for a handler that could not.
@@ -400,13 +406,12 @@ func (c *serverConn) ended(n int) {
 	}
 }
 
-// send queues an answer. Unless somebody sends already, or the reader will, the
-// caller sends one with ranges, as far as that needs no waiting, and a goroutine
-// any other: it may come from within a partition's turn, with many behind it.
-func (c *serverConn) send(p parcel) {
-	ranges := len(p.files) > 0
+// send queues an answer. Unless somebody sends already, or the reader will, it is
+// sent: by the caller as far as that needs no waiting, if now says that he has the
+// time, else by a goroutine. He may be within a partition's turn, with many behind it.
+func (c *serverConn) send(p parcel, now bool) {
 	switch mine, _ := c.out.push(p); {
-	case mine && ranges:
+	case mine && now:
 		c.out.flush()
 	case mine:
 		c.out.start()
