@@ -254,7 +254,7 @@ func (p *Partition) Enter(alone bool) {
 	}
 }
 
-// Leave wakes those for whom there is more since Enter, if they are many.
+// Leave wakes those for whom there is more since Enter, if they are several.
 func (p *Partition) Leave() { p.wakeRest() }
 
 // maxInline is how many bytes a reader may append itself: more would hold up

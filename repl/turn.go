@@ -118,8 +118,8 @@ func (p *Partition) advance(now mem.Now) {
 		p.waiters.wakeAll() // what some have waited to read more of may be gone
 		return
 	}
-	if rest := p.waiters.wake(p.offsets.committed, f.volume()); len(rest) > 0 {
-		p.rest.add(rest)
+	if several := p.waiters.wake(p.offsets.committed, f.volume()); several != nil {
+		p.rest.add(several)
 	}
 }
 

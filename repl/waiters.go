@@ -97,10 +97,6 @@ type waiters struct {
 	volume    int64
 }
 
-// wakeAtOnce is how many are woken before whoever appended is answered. To wake
-// a thousand takes far longer than to append.
-const wakeAtOnce = 8
-
 // add parks p unless there is progress already, in which case it is woken. The
 // holder of the turn compares with the current offset, else:
 //
@@ -135,28 +131,34 @@ func (q *waiters) sweep() {
 	q.swept = len(q.list)
 }
 
-// wake wakes those for which there is enough now, of many only the first. The
-// others are returned, for wakeEach.
-func (q *waiters) wake(committed wire.Offset, volume int64) (rest []parked) {
+// wake takes out those for which there is enough now. A lone one it wakes. Several
+// are returned, for wakeEach once whoever appended has his answer: a thousand take
+// far longer to wake than a record to append, and even the second woken takes a
+// processor from who is to send that answer.
+func (q *waiters) wake(committed wire.Offset, volume int64) (several []parked) {
 	if committed == q.committed && volume == q.volume {
 		return nil
 	}
 	q.committed, q.volume = committed, volume
-	woken := 0
+	var one parked
 	q.list = slices.DeleteFunc(q.list, func(p parked) bool {
 		enough := committed > p.from && volume >= p.volume
 		switch {
 		case !enough:
-		case woken < wakeAtOnce:
-			woken++
-			p.wake(over)
+		case one.w == nil:
+			one = p
+		case several == nil:
+			several = append(several, one, p)
 		default:
-			rest = append(rest, p)
+			several = append(several, p)
 		}
 		return enough || !p.live()
 	})
 	q.swept = len(q.list)
-	return rest
+	if one.w != nil && several == nil {
+		one.wake(over)
+	}
+	return several
 }
 
 // A leftover is those that a turn has left to be woken by whoever turned.
