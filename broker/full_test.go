@@ -171,3 +171,50 @@ func TestFullDiskEverywhere(t *testing.T) {
 		t.Fatal("nothing was ever refused")
 	}
 }
+
+// TestDrainedReserve: a disk without a byte left, the reserve included, keeps no
+// broker from starting, however the last one ended, and reads and deletes work.
+func TestDrainedReserve(t *testing.T) {
+	first := newRig(t)
+	topics := []wire.TopicID{
+		first.create("sync", 1, wire.Setting{Key: "flush", Value: "sync"}, wire.Setting{Key: "segment.bytes", Value: "1MiB"}),
+		first.create("async", 1, wire.Setting{Key: "segment.bytes", Value: "1MiB"}),
+	}
+	first.stop()
+	f := func(end func(l *fullLife)) {
+		t.Helper()
+		l := &fullLife{rig: &rig{t: t, fs: first.fs.Clone(), now: first.now, boot: first.boot, ids: 1000, config: first.config},
+			topics: topics, acked: map[wire.TopicID][]string{}}
+		l.start()
+		l.live()
+		l.pass(3 * time.Second)
+		reserve, err := l.fs.Open("data/reserve", storage.ReadWrite)
+		if err == nil {
+			err = reserve.Truncate(0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		reserve.Close()
+		for range 3 { // on a disk that is full to the end each start must be possible again
+			total, free, _ := l.fs.Space("data")
+			l.fs.SetCapacity(total - free)
+			end(l)
+			l.start()
+			l.check("after a start")
+		}
+		if !l.tried("delete", l.ask(&wire.DeleteTopicRequest{ID: topics[0]}, &wire.DeleteTopicResponse{})) {
+			t.Error("nothing can be deleted")
+		}
+		l.fs.SetCapacity(0)
+		l.pass(11 * time.Second)
+		l.topics = topics[1:]
+		l.acked[topics[1]] = append(l.acked[topics[1]], "last")
+		l.write(topics[1], 0, "last")
+		l.check("with room again")
+		l.kill(false)
+	}
+	f(func(l *fullLife) { l.kill(false) })
+	f(func(l *fullLife) { l.kill(true) })
+	f(func(l *fullLife) { l.b.Close() })
+}

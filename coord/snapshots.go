@@ -117,11 +117,7 @@ func (m *metalog) SaveSnapshot(s raft.Snapshot, state []byte, keepAfter raft.Ind
 	if err := m.log.Trim(offsetOf(keepAfter + 1)); err != nil {
 		return err
 	}
-	err := m.checkpoint()
-	if errors.Is(err, raft.ErrNoRoom) {
-		return nil // the next one does it
-	}
-	return err
+	return m.checkpoint()
 }
 
 func (m *metalog) addSnapshot(s raft.Snapshot) {
@@ -149,8 +145,16 @@ func (m *metalog) dropSnapshots(n int) error {
 }
 
 // checkpoint makes the log known to the recovery points and unlinks what lies
-// before its start.
+// before its start. Where there is no room for that the next one does it: a start
+// then reads more, but is possible.
 func (m *metalog) checkpoint() error {
+	if err := m.tryCheckpoint(); !errors.Is(err, raft.ErrNoRoom) {
+		return err
+	}
+	return nil
+}
+
+func (m *metalog) tryCheckpoint() error {
 	c := m.log.Checkpoint(m.now)
 	if c == nil {
 		return nil

@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"path"
@@ -92,10 +91,7 @@ func (m *metalog) Install(s raft.Snapshot) error {
 	if err := m.dropSnapshots(keptSnapshots); err != nil {
 		return err
 	}
-	if err := m.checkpoint(); !errors.Is(err, raft.ErrNoRoom) {
-		return err
-	}
-	return nil
+	return m.checkpoint()
 }
 
 // finish makes the staged file the snapshot, durably.

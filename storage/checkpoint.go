@@ -75,6 +75,28 @@ func (k smallFile) write(fs FS, name string, body []byte) error {
 	return ReplaceFile(fs, name, k.encode(body))
 }
 
+// overwrite writes over the file in place, which takes no new space. A crash may
+// leave what read calls damaged.
+func (k smallFile) overwrite(fs FS, name string, body []byte) (err error) {
+	f, err := fs.Open(name, ReadWrite)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := f.Close(); err == nil {
+			err = e
+		}
+	}()
+	b := k.encode(body)
+	if _, err := f.WriteAt(b, 0); err != nil {
+		return err
+	}
+	if err := f.Truncate(int64(len(b))); err != nil {
+		return err
+	}
+	return syncFile(f)
+}
+
 // ReplaceFile makes b the whole content of the file name, which may be absent.
 // When it returns nil that is durable; else the old content stands, or either
 // one if the error wraps ErrSync. What a crash leaves under name and ".tmp" the

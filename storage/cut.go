@@ -309,17 +309,20 @@ func (r *recovery) makeDurable() error {
 			return err
 		}
 	}
-	if r.epochs.dirty {
-		return r.epochs.save()
+	if !r.epochs.dirty {
+		return nil
 	}
-	return nil
+	if err := r.epochs.save(); !isDiskFull(err) {
+		return err
+	}
+	return nil // the next recovery finds the same, until a recovery point has saved them
 }
 
 func (r *recovery) finish() {
 	r.active.named.Store(true)
 	r.active.sound.set(r.tail.size)
 	r.flush.flushed.Store(int64(r.tail.end))
-	r.dirty = !r.report.Clean || len(r.report.Rebuilt) > 0
+	r.dirty = !r.report.Clean || len(r.report.Rebuilt) > 0 || r.epochs.dirty
 	r.Log.point = r.point
 	r.report.ID, r.report.Topic = r.home.id, r.topic
 	r.report.Start, r.report.End, r.report.Point = r.start, r.tail.end, r.point.Offset

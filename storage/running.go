@@ -137,9 +137,18 @@ func readSmall[T any](d *Dir, kind smallFile, name string, decode func([]byte) (
 	return read, nil
 }
 
+// writeRunning says that this start runs. On a disk with nothing left, the reserve
+// used up, it overwrites the old file: a start must be possible there. Should a
+// crash tear that, the next start takes it for an unclean stop.
 func (d *Dir) writeRunning(suspect bool) error {
-	r := running{start: d.start.Number, suspect: suspect, boot: d.boot}
-	return d.writeSmall(runningFile, runningName, r.encode())
+	body := running{start: d.start.Number, suspect: suspect, boot: d.boot}.encode()
+	err := d.writeSmall(runningFile, runningName, body)
+	if isDiskFull(err) {
+		if e := runningFile.overwrite(d.fs, d.in(runningName), body); !notExist(e) {
+			return e
+		}
+	}
+	return err
 }
 
 func (d *Dir) removeSynced(names ...string) error {
