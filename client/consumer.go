@@ -20,8 +20,15 @@ type ConsumerOptions struct {
 	BufferBytes int64
 
 	// PartitionBytes is how much to fetch of a partition at a time. A batch
-	// larger than that comes whole nevertheless. 0 is 1 MiB.
+	// larger than that comes whole nevertheless. 0 is 256 KiB.
 	PartitionBytes int
+
+	// RequestBytes is how much one request asks for at most, of all partitions.
+	// Two are on their way to a broker at once, so more is read at a time from
+	// one that is far away: 8 MiB at most. From one that is near less is better:
+	// what has come is still in the processor's cache when it is summed and
+	// decoded. 0 is 1 MiB; one partition is always asked for.
+	RequestBytes int
 
 	// MaxWait is how long, in whole milliseconds, a broker may hold back its
 	// answer while it has less than MinBytes. 0 is 500 ms and 1 B.
@@ -61,15 +68,16 @@ const (
 
 func (o *ConsumerOptions) fill() error {
 	orDefault(&o.BufferBytes, 64<<20)
-	orDefault(&o.PartitionBytes, 1<<20)
+	orDefault(&o.PartitionBytes, 256<<10)
+	orDefault(&o.RequestBytes, 1<<20)
 	orDefault(&o.MaxWait, 500*time.Millisecond)
 	orDefault(&o.MinBytes, 1)
 	orDefault(&o.MaxRecords, 2048)
 	switch {
-	case o.BufferBytes < 0 || o.PartitionBytes < 0 || o.MinBytes < 0 || o.MaxRecords < 0 || o.MaxUncompressed < 0:
+	case o.BufferBytes < 0 || o.PartitionBytes < 0 || o.RequestBytes < 0 || o.MinBytes < 0 || o.MaxRecords < 0 || o.MaxUncompressed < 0:
 		return errors.New("client: a negative bound")
-	case o.PartitionBytes > maxFetch:
-		return fmt.Errorf("client: %d bytes of a partition at a time, at most %d", o.PartitionBytes, maxFetch)
+	case o.PartitionBytes > maxFetch || o.RequestBytes > maxFetch:
+		return fmt.Errorf("client: %d bytes of a partition and %d of a request at a time, at most %d", o.PartitionBytes, o.RequestBytes, maxFetch)
 	case o.MaxWait < time.Millisecond || o.MaxWait%time.Millisecond != 0:
 		return fmt.Errorf("client: wait of %v is not a number of whole milliseconds", o.MaxWait)
 	case o.Reset > ResetEnd:
@@ -78,6 +86,7 @@ func (o *ConsumerOptions) fill() error {
 	for int64(o.PartitionBytes) > 1 && answerMemory(1, o.PartitionBytes) > o.BufferBytes {
 		o.PartitionBytes /= 2
 	}
+	o.RequestBytes = max(o.RequestBytes, int(answerMemory(1, o.PartitionBytes)))
 	return nil
 }
 

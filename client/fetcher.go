@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxFetch bounds what one request asks for, in bytes.
+	// maxFetch is the most that one request may be let ask for, in bytes.
 	maxFetch = 8 << 20
 
 	// fetchersPerNode requests may be with one broker at once. A partition is
@@ -119,7 +119,7 @@ func (x *Consumer) plan(node wire.NodeID, g *fetching) (ok bool, wait time.Durat
 	if x.closed {
 		return false, 0
 	}
-	now, room := x.c.now(), min(x.o.BufferBytes-x.used, maxFetch)
+	now, room := x.c.now(), min(x.o.BufferBytes-x.used, int64(x.o.RequestBytes))
 	for i := range x.cursors {
 		c := x.cursors[(x.first+i)%len(x.cursors)]
 		if c.leader != node {

@@ -48,5 +48,7 @@ func TestOptions(t *testing.T) {
 	consumer(false, ConsumerOptions{BufferBytes: -1})
 	consumer(false, ConsumerOptions{MaxWait: time.Microsecond})
 	consumer(false, ConsumerOptions{PartitionBytes: maxFetch + 1})
+	consumer(false, ConsumerOptions{RequestBytes: maxFetch + 1})
+	consumer(false, ConsumerOptions{RequestBytes: -1})
 	consumer(false, ConsumerOptions{Reset: 3})
 }
