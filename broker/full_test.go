@@ -34,6 +34,25 @@ type fullLife struct {
 	refused int // requests, definitely
 }
 
+// newFullRig returns a stopped broker whose topics are those of a fullLife.
+func newFullRig(t *testing.T) (*rig, []wire.TopicID) {
+	r := newRig(t)
+	topics := []wire.TopicID{
+		r.create("sync", 1, wire.Setting{Key: "flush", Value: "sync"}, wire.Setting{Key: "segment.bytes", Value: "1MiB"}),
+		r.create("async", 1, wire.Setting{Key: "segment.bytes", Value: "1MiB"}),
+	}
+	r.stop()
+	return r, topics
+}
+
+// newFullLife starts on a copy of the disk of first, which is stopped.
+func newFullLife(first *rig, topics []wire.TopicID) *fullLife {
+	l := &fullLife{rig: &rig{t: first.t, fs: first.fs.Clone(), now: first.now, boot: first.boot, ids: 1000, config: first.config},
+		topics: topics, acked: map[wire.TopicID][]string{}}
+	l.start()
+	return l
+}
+
 // tried judges an error: on a full disk it is definite and says so.
 func (l *fullLife) tried(what string, err error) bool {
 	l.t.Helper()
@@ -94,17 +113,10 @@ func (l *fullLife) check(when string) {
 // is not there, what was acknowledged is, before and after a restart on the full
 // disk; and all works again once there is room.
 func TestFullDiskEverywhere(t *testing.T) {
-	first := newRig(t)
-	topics := []wire.TopicID{
-		first.create("sync", 1, wire.Setting{Key: "flush", Value: "sync"}, wire.Setting{Key: "segment.bytes", Value: "1MiB"}),
-		first.create("async", 1, wire.Setting{Key: "segment.bytes", Value: "1MiB"}),
-	}
-	first.stop()
+	first, topics := newFullRig(t)
 	f := func(nth int, stays bool) (met bool, refused int) {
 		t.Helper()
-		l := &fullLife{rig: &rig{t: t, fs: first.fs.Clone(), now: first.now, boot: first.boot, ids: 1000, config: first.config},
-			topics: topics, acked: map[wire.TopicID][]string{}}
-		l.start()
+		l := newFullLife(first, topics)
 		seen := 0
 		l.fs.BeforeOp(func(op storage.Op) error {
 			if op.Kind == storage.OpStat || !takesSpace(l.fs, op) {
@@ -175,17 +187,10 @@ func TestFullDiskEverywhere(t *testing.T) {
 // TestDrainedReserve: a disk without a byte left, the reserve included, keeps no
 // broker from starting, however the last one ended, and reads and deletes work.
 func TestDrainedReserve(t *testing.T) {
-	first := newRig(t)
-	topics := []wire.TopicID{
-		first.create("sync", 1, wire.Setting{Key: "flush", Value: "sync"}, wire.Setting{Key: "segment.bytes", Value: "1MiB"}),
-		first.create("async", 1, wire.Setting{Key: "segment.bytes", Value: "1MiB"}),
-	}
-	first.stop()
+	first, topics := newFullRig(t)
 	f := func(end func(l *fullLife)) {
 		t.Helper()
-		l := &fullLife{rig: &rig{t: t, fs: first.fs.Clone(), now: first.now, boot: first.boot, ids: 1000, config: first.config},
-			topics: topics, acked: map[wire.TopicID][]string{}}
-		l.start()
+		l := newFullLife(first, topics)
 		l.live()
 		l.pass(3 * time.Second)
 		reserve, err := l.fs.Open("data/reserve", storage.ReadWrite)

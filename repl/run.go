@@ -297,7 +297,9 @@ func (d *directory) flushAside(p *Partition) {
 // more to flush at once and a slot for it: under load one goroutine commits
 // group after group.
 func (d *directory) flushOn(p *Partition) {
-	for d.flush(p) && d.begin(p, d.set.mono()) {
+	for more := true; more; {
+		more = d.flush(p) && d.begin(p, d.set.mono())
+		p.wakeRest()
 	}
 }
 
@@ -328,10 +330,9 @@ func (p *Partition) land(to wire.Offset, err error) (flush bool) {
 	case mine && p.set.config.Manual:
 		p.inbox.Free()
 	case mine:
-		flush = p.inline(p.set.config.Clock.Now())
-		p.wakeRest()
+		return p.inline(p.set.config.Clock.Now())
 	}
-	return flush
+	return false
 }
 
 func (s *Set) mono() time.Duration {

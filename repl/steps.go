@@ -171,9 +171,9 @@ func (p *Partition) closeManual() {
 	}
 	if tasks := p.inbox.PopOrFree(nil); len(tasks) > 0 {
 		p.turn(tasks, now)
-		p.wakeRest()
 	}
 	p.leader.flush.running = false
 	p.busy()
 	p.finish(now)
+	p.wakeRest()
 }

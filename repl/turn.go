@@ -118,19 +118,17 @@ func (p *Partition) advance(now mem.Now) {
 		p.waiters.wakeAll() // what some have waited to read more of may be gone
 		return
 	}
-	if several := p.waiters.wake(p.offsets.committed, f.volume()); several != nil {
-		p.rest.add(several)
-	}
+	p.waiters.wake(p.offsets.committed, f.volume(), &p.rest)
 }
 
 // wakeRest wakes those the turn has left. Whoever turned calls it, once the
 // answers of the turn are on their way.
 func (p *Partition) wakeRest() {
-	if !p.rest.any.Load() {
+	if p.rest.left.Load() == 0 {
 		return
 	}
 	p.aside("wake", func() error {
-		wakeEach(p.rest.take())
+		p.rest.wake()
 		return nil
 	})
 }

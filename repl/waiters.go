@@ -16,9 +16,9 @@ type Waiter struct {
 	// MinBytes is how many bytes beyond From the fetch is still short of;
 	// less than 1 counts as 1.
 	MinBytes int
-	// Wake is called at most once per Await, on any goroutine, from within the
-	// partition's turn: it must only hand the fetch on. It means look again,
-	// not that there is enough.
+	// Wake is called at most once per Await, on any goroutine, within the
+	// partition's turn or behind it: it must only hand the fetch on. It means
+	// look again, not that there is enough.
 	Wake func()
 
 	// state is the number of Awaits so far, times four, plus what has become of
@@ -132,62 +132,81 @@ func (q *waiters) sweep() {
 }
 
 // wake takes out those for which there is enough now. A lone one it wakes. Several
-// are returned, for wakeEach once whoever appended has his answer: a thousand take
-// far longer to wake than a record to append, and even the second woken takes a
+// go to rest, to be woken once whoever appended has his answer: a thousand take far
+// longer to wake than a record to append, and even the second woken takes a
 // processor from who is to send that answer.
-func (q *waiters) wake(committed wire.Offset, volume int64) (several []parked) {
+func (q *waiters) wake(committed wire.Offset, volume int64, rest *leftover) {
 	if committed == q.committed && volume == q.volume {
-		return nil
+		return
 	}
 	q.committed, q.volume = committed, volume
-	var one parked
+	var one parked // put aside until there is a second
+	several := false
 	q.list = slices.DeleteFunc(q.list, func(p parked) bool {
 		enough := committed > p.from && volume >= p.volume
 		switch {
 		case !enough:
 		case one.w == nil:
 			one = p
-		case several == nil:
-			several = append(several, one, p)
+		case !several:
+			several = true
+			rest.add(one)
+			fallthrough
 		default:
-			several = append(several, p)
+			rest.add(p)
 		}
 		return enough || !p.live()
 	})
 	q.swept = len(q.list)
-	if one.w != nil && several == nil {
+	if one.w != nil && !several {
 		one.wake(over)
 	}
-	return several
 }
 
 // A leftover is those that a turn has left to be woken by whoever turned.
 type leftover struct {
-	any  atomic.Bool
+	left atomic.Int32
+
 	mu   sync.Mutex
-	list []parked
+	list []parked // the last left of them; the others were taken
 }
 
-func (l *leftover) add(list []parked) {
+// keptLeftover is for how many a partition keeps the memory.
+const keptLeftover = 64
+
+func (l *leftover) add(p parked) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.list = append(l.list, list...)
-	l.any.Store(true)
+	l.list = append(l.list, p)
+	l.left.Add(1)
 }
 
-func (l *leftover) take() []parked {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	list := l.list
-	l.list = nil
-	l.any.Store(false)
-	return list
-}
-
-func wakeEach(list []parked) {
-	for _, p := range list {
-		p.wake(over)
+// wake wakes all. Each is taken out before, so that after a panic of one the next
+// call wakes the others.
+func (l *leftover) wake() {
+	for l.left.Load() > 0 {
+		if p, ok := l.take(); ok {
+			p.wake(over)
+		}
 	}
+}
+
+func (l *leftover) take() (p parked, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := int(l.left.Load())
+	if n == 0 {
+		return p, false
+	}
+	p = l.list[len(l.list)-n]
+	l.list[len(l.list)-n] = parked{}
+	if l.left.Add(-1) == 0 {
+		l.list = l.list[:0]
+		if cap(l.list) > keptLeftover {
+			l.list = nil
+		}
+	}
+	return p, true
 }
 
 // wakeAll wakes everyone: the partition goes away or lost its beginning, as the
@@ -195,5 +214,7 @@ func wakeEach(list []parked) {
 func (q *waiters) wakeAll() {
 	list := q.list
 	q.list, q.swept = nil, 0
-	wakeEach(list)
+	for _, p := range list {
+		p.wake(over)
+	}
 }

@@ -21,7 +21,7 @@ func TestWaiters(t *testing.T) {
 		w := &Waiter{From: from, MinBytes: minBytes, Wake: func() { woken++ }}
 		q.add(w.park(), when.committed, when.volume)
 		for _, p := range then {
-			wakeEach(q.wake(p.committed, p.volume))
+			q.wake(p.committed, p.volume, nil)
 		}
 		if woken > 1 || w.Err() != nil || woken == 1 == w.Cancel() {
 			t.Fatalf("woken %d times with %v", woken, w.Err())
@@ -66,7 +66,7 @@ func TestWaitersAll(t *testing.T) {
 		t.Fatalf("woken %d times, %d left", woken, len(q.list))
 	}
 	q.add(w.park(), 0, 0)
-	if q.wake(1, 1); woken != 2 {
+	if q.wake(1, 1, nil); woken != 2 {
 		t.Fatalf("woken %d times", woken)
 	}
 }
@@ -81,10 +81,10 @@ func TestWaitersReuse(t *testing.T) {
 	w.Cancel()
 	w.From = 10
 	q.add(w.park(), 10, 100)
-	if q.wake(10, 100); woken != 0 {
+	if q.wake(10, 100, nil); woken != 0 {
 		t.Fatal("the cancelled entry woke the new one")
 	}
-	if q.wake(11, 101); woken != 1 {
+	if q.wake(11, 101, nil); woken != 1 {
 		t.Fatal("the new entry was lost")
 	}
 }
@@ -100,15 +100,35 @@ func TestWaitersMany(t *testing.T) {
 		all[i] = &Waiter{Wake: func() { woken++ }}
 		q.add(all[i].park(), 0, 0)
 	}
-	rest := q.wake(1, 1)
-	if woken != 0 || len(rest) != n || len(q.list) != 0 {
-		t.Fatalf("%d woken, %d to be woken, %d parked", woken, len(rest), len(q.list))
+	var rest leftover
+	q.wake(1, 1, &rest)
+	if left := rest.left.Load(); woken != 0 || left != n || len(q.list) != 0 {
+		t.Fatalf("%d woken, %d to be woken, %d parked", woken, left, len(q.list))
 	}
 	if !all[n-1].Cancel() {
 		t.Fatal("one who is still to be woken cannot be cancelled")
 	}
-	if wakeEach(rest); woken != n-1 {
+	if rest.wake(); woken != n-1 {
 		t.Fatalf("%d of %d woken", woken, n-1)
+	}
+}
+
+// TestWaitersPanic: of several to be woken one panics, and the next call wakes
+// those behind it.
+func TestWaitersPanic(t *testing.T) {
+	var rest leftover
+	q := waiters{max: 3}
+	woken := 0
+	for _, wake := range []func(){func() { woken++ }, func() { panic("one") }, func() { woken++ }} {
+		q.add((&Waiter{Wake: wake}).park(), 0, 0)
+	}
+	q.wake(1, 1, &rest)
+	func() {
+		defer func() { recover() }()
+		rest.wake()
+	}()
+	if rest.wake(); woken != 2 {
+		t.Fatalf("%d of 2 woken", woken)
 	}
 }
 
@@ -157,7 +177,7 @@ func TestWaiterOneClaim(t *testing.T) {
 		q := waiters{max: 8}
 		q.add(w.park(), 0, 0)
 		var both sync.WaitGroup
-		both.Go(func() { q.wake(1, 1) })
+		both.Go(func() { q.wake(1, 1, nil) })
 		both.Go(func() {
 			if w.Cancel() {
 				wins.Add(1)
@@ -187,11 +207,11 @@ func TestWaiterAgain(t *testing.T) {
 	}
 	q.add(late, 5, 100) // past what it waited for
 	q.add(now, 5, 100)
-	q.wake(6, 119)
+	q.wake(6, 119, nil)
 	if wakes != 0 {
 		t.Fatalf("woken %d times, with less than was asked for", wakes)
 	}
-	q.wake(6, 120)
+	q.wake(6, 120, nil)
 	if wakes != 1 || len(q.list) != 0 {
 		t.Fatalf("woken %d times, %d entries left", wakes, len(q.list))
 	}

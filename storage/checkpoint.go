@@ -77,24 +77,8 @@ func (k smallFile) write(fs FS, name string, body []byte) error {
 
 // overwrite writes over the file in place, which takes no new space. A crash may
 // leave what read calls damaged.
-func (k smallFile) overwrite(fs FS, name string, body []byte) (err error) {
-	f, err := fs.Open(name, ReadWrite)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if e := f.Close(); err == nil {
-			err = e
-		}
-	}()
-	b := k.encode(body)
-	if _, err := f.WriteAt(b, 0); err != nil {
-		return err
-	}
-	if err := f.Truncate(int64(len(b))); err != nil {
-		return err
-	}
-	return syncFile(f)
+func (k smallFile) overwrite(fs FS, name string, body []byte) error {
+	return writeSynced(fs, name, ReadWrite, k.encode(body))
 }
 
 // ReplaceFile makes b the whole content of the file name, which may be absent.
@@ -107,7 +91,7 @@ func (k smallFile) overwrite(fs FS, name string, body []byte) (err error) {
 // reach it at all.
 func ReplaceFile(fs FS, name string, b []byte) error {
 	temp := name + tempSuffix
-	if err := writeSynced(fs, temp, b); err != nil {
+	if err := writeSynced(fs, temp, Create, b); err != nil {
 		fs.Remove(temp) // the next write and the next start do not need this to work
 		return err
 	}
@@ -118,8 +102,8 @@ func ReplaceFile(fs FS, name string, b []byte) error {
 	return syncDir(fs, path.Dir(name))
 }
 
-func writeSynced(fs FS, name string, b []byte) (err error) {
-	f, err := fs.Open(name, Create)
+func writeSynced(fs FS, name string, m Mode, b []byte) (err error) {
+	f, err := fs.Open(name, m)
 	if err != nil {
 		return err
 	}
@@ -128,10 +112,10 @@ func writeSynced(fs FS, name string, b []byte) (err error) {
 			err = e
 		}
 	}()
-	if err := f.Truncate(0); err != nil { // a longer one may lie there from before
+	if _, err := f.WriteAt(b, 0); err != nil {
 		return err
 	}
-	if _, err := f.WriteAt(b, 0); err != nil {
+	if err := f.Truncate(int64(len(b))); err != nil { // a longer one may have lain there
 		return err
 	}
 	return syncFile(f)

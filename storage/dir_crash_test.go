@@ -316,3 +316,48 @@ func TestCreateAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestRunningOverwritten cuts the power at every operation of a start on a disk
+// with nothing left, which writes over the file that says it runs: whatever the cut
+// leaves of that, the next start works and takes the stop for an unclean one.
+func TestRunningOverwritten(t *testing.T) {
+	m := NewMemFS(7)
+	mustOpenDir(t, m, "boot-1")
+	if err := writeSynced(m, "/data/reserve", ReadWrite, nil); err != nil {
+		t.Fatal(err)
+	}
+	total, free, _ := m.Space("/data")
+	m = m.Crash(CrashNone)
+	m.SetCapacity(total - free)
+	over := 0
+	for n := 1; ; n++ {
+		c, seen := m.Clone(), 0
+		c.BeforeOp(func(op Op) error {
+			if seen++; seen >= n {
+				return errors.New("no power")
+			}
+			if op.Kind == OpWrite && op.Name == "/data/running" {
+				over++
+			}
+			return nil
+		})
+		_, err := OpenDir(c, "/data", testDir("boot-2"))
+		c.BeforeOp(nil)
+		if err == nil {
+			break
+		}
+		for how, after := range c.Crashes(20) {
+			after.SetCapacity(0)
+			d, err := OpenDir(after, "/data", testDir("boot-3"))
+			if err != nil {
+				t.Fatalf("operation %d, %s: %v", n, how, err)
+			}
+			if s := d.Start(); s.Clean || s.SameBoot {
+				t.Fatalf("operation %d, %s: %+v", n, how, s)
+			}
+		}
+	}
+	if over == 0 {
+		t.Fatal("nothing was written over")
+	}
+}

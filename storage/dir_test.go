@@ -179,7 +179,7 @@ func TestCleanMarkMustFit(t *testing.T) {
 	f("as it was left", func(d *Dir) error { return nil }, true)
 	f("of another start", func(d *Dir) error { return d.writeSmall(cleanFile, cleanName, cleanStop{start: 7}.encode()) }, false)
 	f("beside a failed note", func(d *Dir) error { return d.writeSmall(failedFile, failedName, failedNote{1, "x"}.encode()) }, false)
-	f("beside a damaged failed note", func(d *Dir) error { return writeSynced(d.fs, "/data/failed", []byte("torn")) }, false)
+	f("beside a damaged failed note", func(d *Dir) error { return writeSynced(d.fs, "/data/failed", Create, []byte("torn")) }, false)
 	f("damaged", func(d *Dir) error { return d.fs.(*MemFS).FlipBit("/data/clean", 17, 0) }, false)
 	f("of a newer start than running", func(d *Dir) error { return d.fs.Remove("/data/running") }, false)
 	f("beside a damaged running", func(d *Dir) error { return d.fs.(*MemFS).FlipBit("/data/running", 17, 0) }, false)

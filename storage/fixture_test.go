@@ -215,7 +215,7 @@ func fileBytes(t testing.TB, fs FS, name string) []byte {
 
 func putFile(t testing.TB, fs FS, name string, b []byte) {
 	t.Helper()
-	if err := writeSynced(fs, name, b); err != nil {
+	if err := writeSynced(fs, name, Create, b); err != nil {
 		t.Fatal(err)
 	}
 }
