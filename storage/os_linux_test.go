@@ -5,14 +5,72 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// evict has the first n bytes of f written and leave memory; a file system that
+// keeps them all the same skips the test.
+func evict(t *testing.T, f osFile, n int64) {
+	t.Helper()
+	for range 1000 { // a page that another thread holds just now stays
+		if err := errors.Join(f.Sync(), f.DropCache(0, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if out := f.absent(0, n); len(out) == 1 && out[0] == (span{0, pagesOf(n) * pageSize}) {
+			return
+		}
+	}
+	t.Skip("this file system keeps pages that it was told to drop")
+}
+
+// TestResidentPages brings some pages of a file into memory and looks at ranges:
+// those whose pages are all there are resident, no others, and a look brings
+// none in.
+func TestResidentPages(t *testing.T) {
+	const pages = 512
+	f := mustOpen(t, OS(), t.TempDir()+"/f").(osFile)
+	defer f.Close()
+	mustWrite(t, f, strings.Repeat("x", pages*pageSize), 0)
+	evict(t, f, pages*pageSize)
+	if _, err := counted(f.Fd(), 0, 1); err != nil {
+		t.Skip("this kernel does not count pages: ", err)
+	}
+	if err := f.Scattered(); err != nil { // nothing but what is asked for
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 100 {
+		if _, err := f.ReadAt(make([]byte, 1+r.Int64N(8*pageSize)), r.Int64N((pages-8)*pageSize)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := f.absent(0, pages*pageSize)
+	if len(out) < 2 {
+		t.Fatalf("not in memory: %v; the test needs holes", out)
+	}
+	for range 5000 {
+		off := r.Int64N(pages * pageSize)
+		n := 1 + r.Int64N(min(6*pageSize, pages*pageSize-off))
+		want := !slices.ContainsFunc(out, func(s span) bool { return s.from < off+n && off < s.to })
+		if got := f.resident(off, n); got != want {
+			t.Fatalf("%d bytes at %d: resident %v; not in memory %v", n, off, got, out)
+		}
+		if got := f.readNow(make([]byte, n), off); got != want {
+			t.Fatalf("%d bytes at %d: read %v; not in memory %v", n, off, got, out)
+		}
+	}
+	if after := f.absent(0, pages*pageSize); !slices.Equal(after, out) {
+		t.Fatalf("not in memory: %v, before the looks %v", after, out)
+	}
+}
 
 func TestOSFile(t *testing.T) {
 	dir := t.TempDir()

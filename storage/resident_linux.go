@@ -7,21 +7,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeEvery is how far apart the bytes are that resident looks at: what was
-// read in order leaves memory in order, so a hole is seldom shorter.
+// probeEvery is how far apart the bytes are that resident looks at if the kernel
+// does not count: what was read in order leaves memory in order, so a hole is
+// seldom shorter.
 const probeEvery = 1 << 20
 
-// resident reports whether the range is in memory, as far as a look at its first
-// and last page and some in between tells. Where the kernel cannot tell it says
-// true.
+// resident reports whether the range is in memory. A kernel before 6.5 is asked
+// about its first and last page and some in between; where it cannot tell that
+// either the answer is true.
 func (f osFile) resident(off, n int64) bool {
-	fd := f.Fd() // good while the file is open
-	for at := off; at < off+n; at += probeEvery {
+	if n <= 0 {
+		return true
+	}
+	fd, last := f.Fd(), off+n-1 // fd is good while the file is open
+	all, err := counted(fd, off, n)
+	if err == nil {
+		return all && cached(fd, last) // a page on its way from the disk was counted
+	}
+	for at := off; at < last; at += probeEvery {
 		if !cached(fd, at) {
 			return false
 		}
 	}
-	return n <= 0 || cached(fd, off+n-1)
+	return cached(fd, last)
+}
+
+// counted reports whether all pages of the range, which is not empty, are in
+// memory or on their way there, and has none brought in. A read does: one that
+// is not to wait has the kernel begin to fetch what is missing, and if the disk is
+// quick, or this thread is held up, it finds there what was not.
+func counted(fd uintptr, off, n int64) (bool, error) {
+	var in unix.Cachestat_t
+	if err := unix.Cachestat(uint(fd), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &in, 0); err != nil {
+		return false, err
+	}
+	page := int64(os.Getpagesize())
+	return int64(in.Cache) > (off+n-1)/page-off/page, nil
 }
 
 // cached tries to read one byte without waiting for the disk.
@@ -32,7 +53,11 @@ func cached(fd uintptr, off int64) bool {
 }
 
 func (f osFile) readNow(p []byte, off int64) bool {
-	n, err := readNoWait(f.Fd(), p, off) // good while the file is open
+	fd := f.Fd() // good while the file is open
+	if all, err := counted(fd, off, int64(len(p))); err == nil && !all {
+		return false
+	}
+	n, err := readNoWait(fd, p, off)
 	return err == 0 && n == len(p)
 }
 

@@ -62,7 +62,7 @@ func (s *sound) left(off, end, size int64) {
 // A cacheFile can tell what of it is in memory.
 type cacheFile interface {
 	readNow(p []byte, off int64) bool // reads all of p, without waiting for the disk
-	resident(off, n int64) bool       // all of the range, about
+	resident(off, n int64) bool       // all of the range
 	absent(off, n int64) []span       // what is not
 }
 

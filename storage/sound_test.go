@@ -93,12 +93,10 @@ func TestColdReads(t *testing.T) {
 		if hurt {
 			_, err = f.WriteAt([]byte("!"), hit*size+1000)
 		}
-		if err := errors.Join(err, f.Sync(), f.DropCache(0, 0)); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
-		if f.(osFile).resident(0, 1) {
-			t.Skip("this file system keeps pages that it was told to drop")
-		}
+		evict(t, f.(osFile), batches/2*size)
 	}
 	drop(true)
 	for from := wire.Offset(10); from < hit; {
@@ -206,12 +204,7 @@ func TestReadNow(t *testing.T) {
 	f("opened", "--------")
 	mustAppend(t, l, 9, maker{mark: 9}.sized(t, 3000))
 	f("appended to", "--------+")
-	if err := errors.Join(l.file.Sync(), l.file.DropCache(0, 0)); err != nil {
-		t.Fatal(err)
-	}
-	if c, ok := l.file.(cacheFile); ok && c.resident(9000, 1) {
-		t.Skip("this file system keeps pages that it was told to drop")
-	}
+	evict(t, l.file.(osFile), 9000)
 	r, err := l.View().Find(8, 9, 1)
 	if err != nil {
 		t.Fatal(err)
