@@ -67,7 +67,7 @@ func (b *Broker) openCoord(now mem.Now) error {
 		return err
 	}
 	o := coord.Options{
-		Node: b.config.Node, NewTopicID: b.newTopicID, Dirs: b.spaces, Clock: b.env.Clock, Log: b.log,
+		Node: b.config.Node, NewTopicID: b.newTopicID, Dirs: b.spaces, MaxHosted: b.maxHosted(), Clock: b.env.Clock, Log: b.log,
 		SnapshotEvery: b.env.SnapshotEvery,
 	}
 	var err error

@@ -43,6 +43,21 @@ func TestUnanswered(t *testing.T) {
 		time.AfterFunc(50*time.Second-after, func() { c.Reply(&wire.CreateTopicResponse{ID: 5000}) })
 	}, wire.CodeTimeout, true)
 	f("refused", func(c *wire.Call, _ time.Duration) { c.ReplyError(wire.CodeInvalidSetting) }, wire.CodeInvalidSetting, false)
+	asked := 0
+	f("refused by a limit", func(c *wire.Call, _ time.Duration) {
+		asked++
+		c.ReplyError(wire.CodeQuota)
+	}, wire.CodeQuota, false)
+	if asked != 1 {
+		t.Errorf("a limit was asked about %d times", asked)
+	}
+	f("refused by a rate", func(c *wire.Call, after time.Duration) {
+		if after > 20*time.Second {
+			c.Reply(&wire.CreateTopicResponse{ID: 5000})
+			return
+		}
+		c.ReplyError(&wire.Error{Code: wire.CodeQuota, RetryAfter: 9 * time.Second})
+	}, wire.CodeOK, false)
 	f("refused after an attempt that was lost", func(c *wire.Call, after time.Duration) {
 		if after > time.Second {
 			c.ReplyError(wire.CodeTopicExists)

@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -243,6 +244,10 @@ func (m *metadata) askController(ctx context.Context, req, resp wire.Message) er
 	unsure := false
 	attempt := func(ctx context.Context, addr string) error {
 		err := m.askAt(ctx, addr, req, resp)
+		var e *wire.Error
+		if errors.As(err, &e) && e.Code == wire.CodeQuota && e.RetryAfter == 0 {
+			err = final{err} // no rate but a limit: time does not lift it
+		}
 		unsure = unsure || err != nil && !judge(err).definite
 		return err
 	}

@@ -24,8 +24,8 @@ type Command interface {
 //
 // Errors: INVALID_NAME, INVALID_SETTING; INVALID_REQUEST for partitions other
 // than 1 to MaxTopicPartitions; UNSUPPORTED for a replication factor other than
-// 1; TOPIC_EXISTS; QUOTA where MaxPartitions would be passed; OFFLINE if no
-// data directory takes partitions.
+// 1; TOPIC_EXISTS; QUOTA where MaxPartitions or the node's MaxHosted would be
+// passed; OFFLINE if no data directory takes partitions.
 type CreateTopic struct {
 	Request      wire.UUID // a repeat with the same id is answered as the first; zero: not remembered
 	Name         string
@@ -110,6 +110,7 @@ type env struct {
 	now        mem.Now
 	node       wire.NodeID
 	dirs       []DirSpace
+	maxHosted  int               // partitions in dirs, at most; 0: no bound
 	newTopicID func() wire.TopicID // random; any values, even known ones
 }
 
@@ -171,10 +172,21 @@ func (e env) checkCreate(i *Image, c CreateTopic) (TopicConfig, []wire.Setting, 
 	case i.partitions+int(c.Partitions) > MaxPartitions:
 		err = wire.Errorf(wire.CodeQuota, "%d partitions exist, those of deleted topics still on disk included; %d more would pass the limit of %d",
 			i.partitions, c.Partitions, MaxPartitions)
+	case e.maxHosted > 0 && e.hosted(i)+int(c.Partitions) > e.maxHosted:
+		err = wire.Errorf(wire.CodeQuota, "node %d has %d partitions; %d more would pass its limit of %d, half the files it may open (LimitNOFILE, ulimit -n)",
+			e.node, e.hosted(i), c.Partitions, e.maxHosted)
 	case len(e.dirs) == 0:
 		err = wire.Errorf(wire.CodeOffline, "no data directory takes new partitions")
 	}
 	return config, settings, err
+}
+
+// hosted returns how many partitions the directories have that take new ones.
+func (e env) hosted(i *Image) (n int) {
+	for _, d := range e.dirs {
+		n += i.Hosted(d.ID)
+	}
+	return n
 }
 
 // freeTopicID draws an id that no topic has and no deleted one had. Ids are

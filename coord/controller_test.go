@@ -128,6 +128,34 @@ func TestCreateTopicLimits(t *testing.T) {
 	f(wire.CodeQuota, create("again", 1))
 }
 
+// TestCreateTopicMaxHosted fills a node that has fewer descriptors than there may
+// be partitions. Those of deleted topics and of directories that are gone do not
+// count.
+func TestCreateTopicMaxHosted(t *testing.T) {
+	e := testEnv()
+	e.maxHosted = 30
+	i, _, err := apply(t, emptyImage, e, create("a", 20), create("b", 10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := func() {
+		t.Helper()
+		after, _, err := apply(t, i, e, create("more", 1))
+		if !errors.Is(err, wire.CodeQuota) || !strings.Contains(err.Error(), "limit of 30") || after != i {
+			t.Fatalf("%v", err)
+		}
+	}
+	full()
+	if i, _, err = apply(t, i, e, DeleteTopic{ID: 2001}, create("c", 10)); err != nil {
+		t.Fatal(err)
+	}
+	full()
+	e.dirs = e.dirs[:1]
+	if _, _, err := apply(t, i, e, create("d", 15)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestValidateOnly(t *testing.T) {
 	c := create("a", 2)
 	c.ValidateOnly, c.Request = true, wire.UUID{1}

@@ -19,8 +19,8 @@ import (
 // has looked at the disk.
 var ErrFailed = errors.New("the metadata log has failed")
 
-// Options say how a Coord works. All but Cluster, Queue, SnapshotEvery and Log
-// must be given.
+// Options say how a Coord works. All but MaxHosted, Cluster, Queue, SnapshotEvery
+// and Log must be given.
 type Options struct {
 	Node wire.NodeID
 	// NewTopicID returns a random number; bits and values an id cannot have are
@@ -29,6 +29,9 @@ type Options struct {
 	// Dirs returns the data directories that take new partitions, healthy ones
 	// only. It is called in turns that have commands.
 	Dirs func() []DirSpace
+	// MaxHosted is how many partitions those directories may hold in all before
+	// topics are refused; 0: as many as there may be.
+	MaxHosted int
 	// Clock is read by Run only.
 	Clock *mem.Clock
 
@@ -254,7 +257,7 @@ func (c *Coord) handle(now mem.Now) (worked bool) {
 		return c.handOn(s)
 	}
 	p := proposal{image: c.Image(), block: c.loop.block}
-	e := env{now: now, node: c.o.Node, dirs: c.o.Dirs(), newTopicID: c.o.NewTopicID}
+	e := env{now: now, node: c.o.Node, dirs: c.o.Dirs(), maxHosted: c.o.MaxHosted, newTopicID: c.o.NewTopicID}
 	done := 0
 	for _, t := range c.loop.tasks {
 		if len(p.changes) >= maxEntry {
