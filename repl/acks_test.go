@@ -25,7 +25,7 @@ func TestAcks(t *testing.T) {
 			state.appended(end, int64(end)*10, at(0))
 		}
 		if flushed > 0 {
-			state.start()
+			state.start(false)
 			state.done(flushed)
 		}
 		got := ""

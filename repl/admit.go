@@ -47,15 +47,21 @@ func slowRule(refuseAfter time.Duration) mem.BreakerRule {
 	return mem.BreakerRule{Open: int64(refuseAfter), Close: int64(refuseAfter / 4), Hold: refuseAfter, Probe: refuseAfter / 10}
 }
 
-// appending returns when the append to the directory that runs longest began;
-// now if none runs. An append that hangs ends no directory, but is as good a
-// sign of a slow disk as a flush.
-func (d *directory) appending(now mem.Now) time.Duration {
+// appended returns what the append to the directory that runs longest has taken,
+// ns. An append that hangs ends no directory, but is as good a sign of a slow
+// disk as a flush. The partitions may be many, and the caller comes round a
+// thousand times a second: the answer is as old as a sixteenth of RefuseAfter.
+func (d *directory) appended(now mem.Now) int64 {
+	if now.Mono-time.Duration(d.scanned.Load()) < d.set.config.RefuseAfter/16 {
+		return d.longestAppend.Load()
+	}
 	since := now.Mono
 	for _, p := range d.set.Partitions() {
 		if at := time.Duration(p.writing.Load()); at != 0 && p.dir == d {
 			since = min(since, at)
 		}
 	}
-	return since
+	d.scanned.Store(int64(now.Mono))
+	d.longestAppend.Store(int64(now.Mono - since))
+	return int64(now.Mono - since)
 }

@@ -31,6 +31,9 @@
 // it covers. In sync mode this is group commit: what comes in during one flush
 // is covered by the next.
 //
+// If the flushes of many async partitions fall due by age at once, one sync of
+// the file system stands for all of them, and they may wait for it a moment.
+//
 //	mode      an ack waits for
 //	async     the write
 //	interval  the write, and a flush if more than FlushBytes or FlushEvery
@@ -54,7 +57,7 @@
 // TIMEOUT and stays in the log.
 //
 // A panic in a turn, in a flush, or in a recovery point takes that one partition
-// offline; one in the janitor's other work ends its directory.
+// offline; one in a flush of many or the janitor's other work ends the directory.
 //
 // # The janitor
 //

@@ -56,6 +56,7 @@ type flushState struct {
 	oldest           time.Duration // when the first byte after durable was appended
 
 	running bool
+	patient bool     // the running flush is due by age only, and may still wait
 	covers  struct { // what had been appended when the running flush was asked for
 		end     wire.Offset
 		written int64
@@ -144,12 +145,13 @@ func (f *flushState) due(waiting bool) (at time.Duration, ok bool) {
 	return f.oldest, true
 }
 
-// start notes that a flush was asked for.
-func (f *flushState) start() {
+// start notes that a flush was asked for. waited says that acks wait for it.
+func (f *flushState) start(waited bool) {
 	if f.running {
 		panic(fmt.Sprintf("BUG: a second flush of one log at offset %d, the first at %d", f.end, f.covers.end))
 	}
 	f.running = true
+	f.patient = f.mode == Async && !waited && f.written-f.durable < f.bytes
 	f.covers.end, f.covers.written = f.end, f.written
 }
 

@@ -40,7 +40,7 @@ func TestFlushState(t *testing.T) {
 				n, _ := strconv.Atoi(arg)
 				f.appended(f.end+1, int64(n), at(clock))
 			case "start":
-				f.start()
+				f.start(false)
 			case "done":
 				n, _ := strconv.Atoi(arg)
 				f.done(wire.Offset(n))
@@ -127,7 +127,7 @@ func TestFlushStateBugs(t *testing.T) {
 	}
 
 	f("a flush that landed without a start", func(s *flushState) { s.done(9) })
-	f("two flushes at once", func(s *flushState) { s.start(); s.start() })
-	f("a flush beyond the end", func(s *flushState) { s.start(); s.done(10) })
-	f("a flush short of what it was asked for", func(s *flushState) { s.start(); s.done(8) })
+	f("two flushes at once", func(s *flushState) { s.start(false); s.start(false) })
+	f("a flush beyond the end", func(s *flushState) { s.start(false); s.done(10) })
+	f("a flush short of what it was asked for", func(s *flushState) { s.start(false); s.done(8) })
 }

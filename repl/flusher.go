@@ -24,20 +24,23 @@ type directory struct {
 	back    writeBack
 	scrub   scrubber
 
-	slow    atomic.Bool           // a flush is late
-	delay   atomic.Int64          // what the flush or append that runs longest has taken, when watch last looked
-	looked  atomic.Int64          // when watch last looked, mono
-	resumed atomic.Int64          // when it last found that nothing had run here for long, mono
-	trouble mem.Breaker           // refuses writes while delay is too long
-	failed  atomic.Pointer[error] // once, for good
-	dead    chan struct{}         // closed then
-	loops   sync.WaitGroup        // the janitor's, the write-back's and the scrub's
-	asked   chan struct{}         // taken by the janitor each time it comes round
+	slow          atomic.Bool           // a flush is late
+	delay         atomic.Int64          // what the flush or append that runs longest has taken, when watch last looked
+	looked        atomic.Int64          // when watch last looked, mono
+	scanned       atomic.Int64          // when all partitions were looked at last, mono
+	longestAppend atomic.Int64          // what it found
+	resumed       atomic.Int64          // when it last found that nothing had run here for long, mono
+	trouble       mem.Breaker           // refuses writes while delay is too long
+	failed        atomic.Pointer[error] // once, for good
+	dead          chan struct{}         // closed then
+	loops         sync.WaitGroup        // the janitor's, the write-back's and the scrub's
+	asked         chan struct{}         // taken by the janitor each time it comes round
 
 	took mem.Latency // of the flushes that came back
 
 	mu       sync.Mutex
 	running  []flight
+	many     many
 	line     *mem.Ring[*Partition]
 	proving  flight     // of the janitor, which flushes what it proves
 	sweeping *Partition // whose old segments it unlinks
@@ -101,7 +104,17 @@ func newDirectory(s *Set, d *storage.Dir) *directory {
 func (d *directory) begin(p *Partition, mono time.Duration) (granted bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.set.config.Manual || len(d.running) >= d.set.config.Flushers {
+	switch {
+	case d.set.config.Manual:
+		d.line.Push(p)
+		return false
+	case p.leader.flush.patient && d.many.take(p, mono):
+		if len(d.many.line) == 1 && !d.many.running {
+			d.many.running = true
+			d.startMany()
+		}
+		return false
+	case len(d.running) >= d.set.config.Flushers:
 		d.line.Push(p)
 		return false
 	}
@@ -196,7 +209,7 @@ func (d *directory) watch(now mem.Now) {
 		d.fail(err)
 	}
 	oldest := d.oldest(now)
-	d.delay.Store(int64(now.Mono - min(oldest, d.appending(now))))
+	d.delay.Store(max(int64(now.Mono-oldest), d.appended(now)))
 	took := now.Mono - oldest
 	late := took > c.SlowAfter
 	if was := d.slow.Swap(late); late && !was {

@@ -62,12 +62,7 @@ func (j *janitor) turn(now mem.Now) {
 	if !j.due(now) {
 		return
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			j.dir.set.config.Log.Error("panic in a directory's janitor", "dir", j.dir.dir.Path(), "err", v, slog.String("stack", string(debug.Stack())))
-			j.dir.fail(fmt.Errorf("panic in its janitor: %v", v))
-		}
-	}()
+	defer j.dir.endOnPanic("janitor")
 	c := &j.dir.set.config
 	j.round = now.Mono + c.PointEvery
 	if !j.begun { // what recovery scanned is proved soon, else a node that dies young scans ever more
@@ -93,6 +88,15 @@ func (j *janitor) turn(now mem.Now) {
 	j.each(all, &j.sweeps, c.PointEvery/2, func(p *Partition) bool { return p.doomed.Load() != nil }, j.sweep)
 	if turn == 0 {
 		j.purge()
+	}
+}
+
+// endOnPanic is deferred by work for no partition alone, of whom. It ends the
+// directory if that panics.
+func (d *directory) endOnPanic(whom string) {
+	if v := recover(); v != nil {
+		d.set.config.Log.Error("panic in a directory's "+whom, "dir", d.dir.Path(), "err", v, slog.String("stack", string(debug.Stack())))
+		d.fail(fmt.Errorf("panic in its %s: %v", whom, v))
 	}
 }
 

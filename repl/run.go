@@ -317,6 +317,46 @@ func (d *directory) flush(p *Partition) (again bool) {
 	return p.land(to, err)
 }
 
+func (d *directory) startMany() { go d.flushMany() }
+
+// flushMany flushes those that have come together, again and again until they are
+// few. It is not among the flushes that are watched: how long it takes says
+// nothing about the directory's disk, and whoever flushes one file beside it does.
+func (d *directory) flushMany() {
+	defer d.endOnPanic("flush of many logs")
+	pause := time.NewTimer(manyEvery)
+	defer pause.Stop()
+	for goesOn := true; goesOn; {
+		select {
+		case <-pause.C:
+		case <-d.set.quit:
+		case <-d.dead:
+		}
+		began := d.set.mono()
+		ps, few := d.takeMany()
+		if few {
+			d.flushEach(ps)
+			return
+		}
+		logs := make([]*storage.Log, len(ps))
+		for i, p := range ps {
+			logs[i] = p.log
+		}
+		ends, ok := d.dir.FlushLogs(logs)
+		took := d.set.mono() - began
+		if goesOn = ok && took <= manyLong; !goesOn {
+			d.restMany(began + took + manyRest)
+		}
+		for i, p := range ps {
+			if !ok || ends[i] < 0 || p.land(ends[i], nil) {
+				d.flushAside(p)
+			}
+			p.wakeRest()
+		}
+		pause.Reset(manyEvery - took)
+	}
+}
+
 // land reports the end of a flush, and turns the partition if it is idle.
 func (p *Partition) land(to wire.Offset, err error) (flush bool) {
 	if err != nil && !errors.Is(err, errPanic) {

@@ -124,8 +124,12 @@ type Set struct {
 }
 
 // shards is how many maps share the partitions: hosting one copies one map, and
-// ten thousand at the start should not copy a map of ten thousand each.
-const shards = 256
+// a hundred thousand at the start should not copy a map of a hundred thousand
+// each.
+const (
+	shardBits = 11
+	shards    = 1 << shardBits
+)
 
 type shard map[wire.PartitionID]*Partition
 
@@ -325,7 +329,7 @@ func (s *Set) unreserve(id wire.PartitionID) {
 
 func (s *Set) shard(id wire.PartitionID) *atomic.Pointer[shard] {
 	mixed := (uint64(id.Topic) + uint64(id.Partition)) * 0x9E3779B97F4A7C15
-	return &s.hosted[mixed>>56]
+	return &s.hosted[mixed>>(64-shardBits)]
 }
 
 func (s *Set) get(id wire.PartitionID) *Partition {

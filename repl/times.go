@@ -34,7 +34,7 @@ func (s *Set) Flushes(dir *storage.Dir, now mem.Now) FlushState {
 	running := now.Mono - d.oldest(now)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return FlushState{Took: &d.took, Running: max(running, 0), Waiting: d.line.Len()}
+	return FlushState{Took: &d.took, Running: max(running, 0), Waiting: d.line.Len() + len(d.many.line)}
 }
 
 // begin decides whether a turn with these tasks is timed.

@@ -196,10 +196,11 @@ func (p *Partition) plan(now mem.Now) (flush bool) {
 	if p.armed <= now.Mono {
 		p.armed = 0
 	}
-	at, ok := p.leader.flush.due(p.leader.acks.waiting() || p.uncut > 0)
+	waited := p.leader.acks.waiting() || p.uncut > 0
+	at, ok := p.leader.flush.due(waited)
 	switch {
 	case ok && at <= now.Mono:
-		p.leader.flush.start()
+		p.leader.flush.start(waited)
 		flush = true
 	case ok:
 		p.arm(at)

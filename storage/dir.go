@@ -27,6 +27,7 @@ type Dir struct {
 	path    string
 	boot    string
 	lock    io.Closer
+	volume  Volume // nil: its Sync cannot be believed
 	reserve reserve
 	files   *openFiles
 	start   DirStart
@@ -79,8 +80,11 @@ func OpenDir(fsys FS, name string, o DirOptions) (*Dir, error) {
 		return nil, err
 	}
 	d.lock = lock
+	if d.volume, err = fsys.Volume(d.path); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		return nil, errors.Join(err, lock.Close())
+	}
 	if err := d.load(o); err != nil {
-		return nil, errors.Join(fmt.Errorf("open data directory %s: %w", d.path, err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("open data directory %s: %w", d.path, err), d.letGo())
 	}
 	return d, nil
 }

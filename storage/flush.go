@@ -62,13 +62,59 @@ func (l *Log) Flush() (wire.Offset, error) {
 // may ask.
 func (l *Log) Flushed() wire.Offset { return wire.Offset(l.flush.flushed.Load()) }
 
-// sync fsyncs all of v that is not durable yet, oldest first, then the names.
-func (v *View) sync() error {
+// FlushLogs is Flush of many logs of the directory by one call for the whole file
+// system they lie on, however many they are. It returns for each the offset
+// below which all is durable, -1 for one whose own Flush has to tell.
+// If it returns false nothing is known to be durable, and each has to be flushed
+// by itself: only that tells which has failed, if any. The call waits for
+// whatever else is written to that file system.
+func (d *Dir) FlushLogs(logs []*Log) (ends []wire.Offset, ok bool) {
+	if d.volume == nil || d.Failed() != nil {
+		return nil, false
+	}
+	views, cuts := make([]*View, len(logs)), make([]int64, len(logs))
+	for i, l := range logs {
+		cuts[i] = l.flush.cuts.Load()
+		views[i] = l.View()
+	}
+	if err := d.volume.Sync(); err != nil {
+		return nil, false
+	}
+	ends = make([]wire.Offset, len(logs))
+	for i, l := range logs {
+		ends[i] = -1
+		if l.flush.err() == nil {
+			views[i].synced(views[i].unsynced())
+			l.flush.raise(views[i].End(), cuts[i])
+			ends[i] = views[i].End()
+		}
+	}
+	return ends, true
+}
+
+// unsynced returns the segments that may not be durable yet, the oldest first.
+func (v *View) unsynced() []*segment {
 	from := len(v.sealed)
 	for from > 0 && !v.sealed[from-1].synced.Load() {
 		from--
 	}
-	fresh := append(slices.Clone(v.sealed[from:]), v.active)
+	return append(slices.Clone(v.sealed[from:]), v.active)
+}
+
+// synced notes that segments are durable with their names.
+func (v *View) synced(fresh []*segment) {
+	for _, s := range fresh {
+		s.named.Store(true)
+		if s != v.active {
+			s.synced.Store(true)
+			v.home.files.unpin(s)
+		}
+	}
+}
+
+// sync fsyncs all of v that is not durable yet, oldest first, then the names.
+func (v *View) sync() error {
+	fresh := v.unsynced()
 	names := false
 	for _, s := range fresh {
 		if err := s.sync(); err != nil {
@@ -81,13 +127,7 @@ func (v *View) sync() error {
 			return err
 		}
 	}
-	for _, s := range fresh {
-		s.named.Store(true)
-		if s != v.active {
-			s.synced.Store(true)
-			v.home.files.unpin(s)
-		}
-	}
+	v.synced(fresh)
 	return nil
 }
 

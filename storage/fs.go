@@ -56,6 +56,18 @@ type FS interface {
 	// Space returns the bytes of the file system that holds name, and those an
 	// unprivileged process may still take.
 	Space(name string) (total, free int64, err error)
+	// Volume opens the file system that holds name. The error is
+	// errors.ErrUnsupported where its Sync could not be believed.
+	Volume(name string) (Volume, error)
+}
+
+// A Volume is a file system, all of which can be made durable at once.
+type Volume interface {
+	// Sync makes durable what was written to any file and directory before it,
+	// by whomever. An error stands for any of them since the volume was opened or
+	// the last error: File.Sync and FS.SyncDir tell for which.
+	Sync() error
+	Close() error
 }
 
 // A File is an open file. Reads and writes give their own position; any of

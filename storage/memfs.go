@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -54,6 +55,7 @@ type memNode struct {
 	maps             []*memMapping
 	bad              []badRange
 	out              map[int64]bool // pages that have left the cache
+	ill              error          // that writing them back met, for the next sync
 }
 
 func newDir() *memNode {
@@ -315,6 +317,44 @@ func (m *MemFS) SyncDir(name string) error {
 		}
 		d.settle()
 		return nil
+	})
+}
+
+// Volume implements FS.
+func (m *MemFS) Volume(string) (Volume, error) { return memVolume{m}, nil }
+
+type memVolume struct{ m *MemFS }
+
+func (memVolume) Close() error { return nil }
+
+// ErrElsewhere as the fault of a volume's sync is that of files nobody here knows.
+var ErrElsewhere = errors.New("a file of somebody else's")
+
+// Sync makes everything durable that has a name. If it fails it is the files
+// that do, whose own next Sync says so as well, but for ErrElsewhere.
+func (v memVolume) Sync() error {
+	return v.m.call(Op{Kind: OpSyncVolume}, func(op *Op) error {
+		known := map[*memNode]bool{}
+		var visit func(n *memNode)
+		visit = func(n *memNode) {
+			if known[n] {
+				return
+			}
+			known[n] = true
+			switch {
+			case op.injected == nil:
+				n.settle()
+			case op.injected == ErrElsewhere:
+			case !n.isDir && len(n.pending) > 0:
+				n.lie(v.m)
+				n.ill = op.injected
+			}
+			for _, name := range slices.Sorted(maps.Keys(n.names)) {
+				visit(n.names[name])
+			}
+		}
+		visit(v.m.root)
+		return op.injected
 	})
 }
 

@@ -10,26 +10,27 @@ import (
 
 // The kinds of operation that a MemFS counts and fails.
 const (
-	OpOpen      = "open"
-	OpMkdir     = "mkdir"
-	OpRename    = "rename"
-	OpRemove    = "remove"
-	OpReadDir   = "readdir"
-	OpStat      = "stat"
-	OpSyncDir   = "syncdir"
-	OpLock      = "lock"
-	OpSpace     = "space"
-	OpRead      = "read"
-	OpWrite     = "write"
-	OpSize      = "size"
-	OpTruncate  = "truncate"
-	OpSync      = "sync"
-	OpAllocate  = "allocate"
-	OpDropCache = "dropcache"
-	OpPrefetch  = "prefetch"
-	OpWriteBack = "writeback"
-	OpMap       = "map"
-	OpClose     = "close"
+	OpOpen       = "open"
+	OpMkdir      = "mkdir"
+	OpRename     = "rename"
+	OpRemove     = "remove"
+	OpReadDir    = "readdir"
+	OpStat       = "stat"
+	OpSyncDir    = "syncdir"
+	OpLock       = "lock"
+	OpSpace      = "space"
+	OpRead       = "read"
+	OpWrite      = "write"
+	OpSize       = "size"
+	OpTruncate   = "truncate"
+	OpSync       = "sync"
+	OpSyncVolume = "syncvolume"
+	OpAllocate   = "allocate"
+	OpDropCache  = "dropcache"
+	OpPrefetch   = "prefetch"
+	OpWriteBack  = "writeback"
+	OpMap        = "map"
+	OpClose      = "close"
 )
 
 // An Op is one operation on a MemFS, as its hooks see it.
@@ -49,7 +50,7 @@ type Op struct {
 // leaves.
 func (op Op) Changes() bool {
 	switch op.Kind {
-	case OpOpen, OpMkdir, OpRename, OpRemove, OpSyncDir, OpLock, OpWrite, OpTruncate, OpSync, OpAllocate:
+	case OpOpen, OpMkdir, OpRename, OpRemove, OpSyncDir, OpLock, OpWrite, OpTruncate, OpSync, OpSyncVolume, OpAllocate:
 		return true
 	}
 	return false
@@ -194,7 +195,7 @@ func (m *MemFS) run(op *Op, do func(op *Op) error) error {
 		op.injected = err
 	}
 	var err error
-	if op.injected != nil && op.Kind != OpSync && op.Kind != OpWrite {
+	if op.injected != nil && op.Kind != OpSync && op.Kind != OpWrite && op.Kind != OpSyncVolume {
 		err = op.injected
 	} else {
 		err = do(op)

@@ -226,7 +226,9 @@ func (f *memFile) Sync() error {
 			return op.injected
 		}
 		f.node.settle()
-		return nil
+		err := f.node.ill
+		f.node.ill = nil
+		return err
 	})
 }
 

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -88,6 +89,47 @@ func (osFS) SyncDir(name string) error {
 	defer keepSpares()
 	defer d.Close()
 	return d.Sync()
+}
+
+// Volume implements FS. What a failed write-back left was not told by syncfs
+// before Linux 5.8.
+func (osFS) Volume(name string) (Volume, error) {
+	if !kernelFrom(5, 8) {
+		return nil, errors.ErrUnsupported
+	}
+	f, err := openFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return osVolume{f}, nil
+}
+
+// An osVolume is known by a directory on it. The kernel keeps with the descriptor
+// which errors it has told, so it stays open.
+type osVolume struct{ f *os.File }
+
+func (v osVolume) Close() error { return v.f.Close() }
+
+func (v osVolume) Sync() (err error) {
+	for {
+		err = osFile{v.f}.control("syncfs", unix.Syncfs)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// kernelFrom reports whether the kernel is of this version or a later one.
+func kernelFrom(major, minor int) bool {
+	var u unix.Utsname
+	var has, sub int
+	if err := unix.Uname(&u); err != nil {
+		return false
+	}
+	if n, _ := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &has, &sub); n != 2 {
+		return false
+	}
+	return has > major || has == major && sub >= minor
 }
 
 func (osFS) Lock(name string) (io.Closer, error) {

@@ -236,7 +236,14 @@ func (d *Dir) Abandon() error {
 	if again {
 		return nil
 	}
-	return d.lock.Close()
+	return d.letGo()
+}
+
+func (d *Dir) letGo() error {
+	if d.volume == nil {
+		return d.lock.Close()
+	}
+	return errors.Join(d.volume.Close(), d.lock.Close())
 }
 
 // writeStop writes the clean file last, since it vouches for all that came

@@ -17,7 +17,7 @@ const spareFiles = 16
 // partitions in all, keep open at most, those held back included. What readers
 // hold for as long as an answer takes comes on top.
 func Descriptors(dirs, partitions int) int {
-	return partitions + dirs*(1+3*defaultOpenFiles) + spareFiles
+	return partitions + dirs*(2+3*defaultOpenFiles) + spareFiles
 }
 
 // spares are descriptors that do nothing but keep their numbers taken. When
