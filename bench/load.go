@@ -24,6 +24,7 @@ type load struct {
 	pid      int             // of the server, 0: not known
 	http     string          // where the server has its metrics
 	tlsFiles client.TLSFiles // how to reach the server
+	keep     bool            // its files stay
 	dir      string          // where our own broker's directory is made
 
 	topic      string
@@ -74,6 +75,7 @@ func (l *load) brokerFlags(f *flags) {
 	f.IntVar(&l.pid, "broker-pid", 0, "process of that broker, if it runs on this machine: its CPU and memory are reported")
 	f.StringVar(&l.http, "broker-http", "", "host:port of that broker's metrics")
 	l.tlsFiles.Flags(f.FlagSet)
+	f.BoolVar(&l.keep, "keep", false, "leave the directory of our own broker, and say where it is")
 	f.StringVar(&l.dir, "dir", "", "where the directory of our own broker is made (by default the directory for temporary files)")
 }
 
@@ -165,8 +167,8 @@ func (l *load) check() error {
 		err = errors.New("--broker-pid and --broker-http go with --server")
 	case l.server == "" && l.tlsFiles != (client.TLSFiles{}):
 		err = errors.New("--tls and its like go with --server")
-	case l.server != "" && l.dir != "":
-		err = errors.New("--dir is for a broker of our own, without --server")
+	case l.server != "" && (l.dir != "" || l.keep):
+		err = errors.New("--dir and --keep are for a broker of our own, without --server")
 	}
 	if err != nil {
 		return usage{err}
@@ -273,6 +275,9 @@ func (l *load) execute(ctx context.Context, f *flags, args []string, start Start
 	r, err := run(ctx, t, l, NewDisplay(notes, l.quiet))
 	if r != nil {
 		err = errors.Join(err, r.write(l, out))
+	}
+	if t.keep {
+		fmt.Fprintf(notes, "the broker's files are in %s\n", t.dir)
 	}
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return interrupted{}

@@ -71,6 +71,20 @@ func bench(t *testing.T, args ...string) (r Result) {
 	return r
 }
 
+// TestKeep leaves the broker's files where it says.
+func TestKeep(t *testing.T) {
+	dir := t.TempDir()
+	var notes bytes.Buffer
+	args := []string{"produce", "--warm-up", "0s", "--records", "20", "--size", "100", "--keep", "--dir", dir, "-q"}
+	if err := Run(t.Context(), args, inProcess(t), nil, io.Discard, &notes); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || !strings.HasSuffix(strings.TrimSpace(notes.String()), filepath.Join(dir, left[0].Name())) {
+		t.Fatalf("%v, %v, %q", left, err, notes.String())
+	}
+}
+
 func TestProduce(t *testing.T) {
 	f := func(timed uint64, args ...string) Result {
 		t.Helper()
@@ -303,6 +317,7 @@ func TestBadCommands(t *testing.T) {
 	f("must be more than 0", "produce", "--duration", "0s")
 	f("go with --server", "produce", "--broker-pid", "1")
 	f("without --server", "produce", "--server", "127.0.0.1:1", "--dir", "/")
+	f("without --server", "produce", "--server", "127.0.0.1:1", "--keep")
 	f("nobody reads", "consume", "--consumers", "0")
 	f("nobody waits", "e2e", "--consumers", "0")
 	f("in 16 bytes", "e2e", "--size", "15")

@@ -20,9 +20,10 @@ import (
 // A target is the broker under load.
 type target struct {
 	*Broker
-	c   *client.Client
-	tls *tls.Config // nil: plaintext
-	dir string      // its files, if it is our own child
+	c    *client.Client
+	tls  *tls.Config // nil: plaintext
+	dir  string      // its files, if it is our own child
+	keep bool
 }
 
 // dialTime is how long the broker that was named may take to be there.
@@ -44,7 +45,7 @@ func (l *load) open(start Start) (*target, error) {
 			os.RemoveAll(dir)
 			return nil, fmt.Errorf("start a broker: %w", err)
 		}
-		t.dir = dir
+		t.dir, t.keep = dir, l.keep
 	} else if conn, err := net.DialTimeout("tcp", l.server, dialTime); err != nil {
 		return nil, fmt.Errorf("no broker listens at %s: %w", l.server, err) // the client would go on trying
 	} else {
@@ -58,13 +59,16 @@ func (l *load) open(start Start) (*target, error) {
 	return t, nil
 }
 
-// close stops a broker of our own and removes its files.
+// close stops a broker of our own and removes its files, unless they are to stay.
 func (t *target) close() (err error) {
 	if t.c != nil {
 		t.c.Close()
 	}
-	if t.dir != "" {
-		err = errors.Join(t.Stop(), os.RemoveAll(t.dir))
+	if t.dir == "" {
+		return nil
+	}
+	if err = t.Stop(); !t.keep {
+		err = errors.Join(err, os.RemoveAll(t.dir))
 	}
 	return err
 }
