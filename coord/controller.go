@@ -110,7 +110,7 @@ type env struct {
 	now        mem.Now
 	node       wire.NodeID
 	dirs       []DirSpace
-	maxHosted  int               // partitions in dirs, at most; 0: no bound
+	maxHosted  int                 // partitions in dirs, at most; 0: no bound
 	newTopicID func() wire.TopicID // random; any values, even known ones
 }
 
