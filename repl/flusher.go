@@ -46,9 +46,11 @@ type directory struct {
 	sweeping *Partition // whose old segments it unlinks
 	closing  []flight   // logs being closed, as many as closers holds
 	closers  chan struct{}
-	longest  struct { // the fsync that runs longest, of whomever
+	longest  struct { // the call that waits for the disk longest, whoever's
 		number uint64
 		since  time.Duration // when it was seen first
+		back   uint64        // how many have come back
+		moved  time.Duration // when the last was seen to
 	}
 }
 
@@ -208,7 +210,7 @@ func (d *directory) watch(now mem.Now) {
 	if err := d.dir.Failed(); err != nil {
 		d.fail(err)
 	}
-	oldest := d.oldest(now)
+	oldest, moved := d.oldest(now)
 	d.delay.Store(max(int64(now.Mono-oldest), d.appended(now)))
 	took := now.Mono - oldest
 	late := took > c.SlowAfter
@@ -218,17 +220,19 @@ func (d *directory) watch(now mem.Now) {
 	if was := d.looked.Swap(int64(now.Mono)); now.Mono-time.Duration(was) > c.FailAfter/2 {
 		d.resumed.Store(int64(now.Mono))
 	}
-	if now.Mono-max(oldest, time.Duration(d.resumed.Load())) > c.FailAfter {
+	if now.Mono-max(moved, time.Duration(d.resumed.Load())) > c.FailAfter {
 		d.fail(fmt.Errorf("%w: a flush has not come back for %v", ErrHangs, took))
 	}
 }
 
-// oldest returns when the flush that runs longest began; now if none runs.
-func (d *directory) oldest(now mem.Now) time.Duration {
-	waiting := d.dir.Waiting()
+// oldest returns when the flush that runs longest began, now if none runs; and
+// since when the disk has not moved while one ran: a flush of much, to a disk
+// that is slow, is many calls, each of which comes back.
+func (d *directory) oldest(now mem.Now) (since, moved time.Duration) {
+	waiting, back := d.dir.Waiting()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	since := now.Mono
+	since = now.Mono
 	look := func(f *flight) {
 		if f.p != nil {
 			since = min(since, f.since)
@@ -244,10 +248,14 @@ func (d *directory) oldest(now mem.Now) time.Duration {
 	if l := &d.longest; waiting != l.number {
 		l.number, l.since = waiting, now.Mono
 	}
-	if waiting != 0 {
-		since = min(since, d.longest.since)
+	if l := &d.longest; back != l.back && !d.set.config.Manual { // a simulated flush takes effect at once
+		l.back, l.moved = back, now.Mono
 	}
-	return since
+	moved = max(since, d.longest.moved)
+	if waiting != 0 {
+		since, moved = min(since, d.longest.since), min(moved, d.longest.since)
+	}
+	return since, moved
 }
 
 // failure returns why the directory failed, nil while it stands.

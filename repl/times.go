@@ -31,7 +31,8 @@ type FlushState struct {
 // Flushes returns how the fdatasyncs of a directory do.
 func (s *Set) Flushes(dir *storage.Dir, now mem.Now) FlushState {
 	d := s.directory(dir)
-	running := now.Mono - d.oldest(now)
+	since, _ := d.oldest(now)
+	running := now.Mono - since
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return FlushState{Took: &d.took, Running: max(running, 0), Waiting: d.line.Len() + len(d.many.line)}

@@ -2,7 +2,9 @@ package repl
 
 import (
 	"errors"
+	"math"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -69,6 +71,90 @@ func TestDirtyLimit(t *testing.T) {
 			t.Fatalf("all is flushed, dirty are %d and %d", d[0].Dirty, d[1].Dirty)
 		}
 	})
+}
+
+// A slowDisk writes so many bytes a second, whatever file they are of.
+type slowDisk struct {
+	rate  int64
+	busy  chan struct{} // holds a token while it writes; a mutex would stop the bubble's time
+	mu    sync.Mutex
+	dirty map[string]int64 // bytes of each file that it has not written
+}
+
+func slowDown(d *storage.MemFS, rate int64) *slowDisk {
+	s := &slowDisk{rate: rate, busy: make(chan struct{}, 1), dirty: map[string]int64{}}
+	d.BeforeOp(s.before)
+	return s
+}
+
+func (s *slowDisk) before(op storage.Op) error {
+	n := op.N
+	switch {
+	case op.Kind == storage.OpWrite:
+		s.take(op.Name, -n)
+		return nil
+	case op.Kind == storage.OpSync:
+		n = math.MaxInt64
+	case op.Kind != storage.OpWriteBack || !op.Wait:
+		return nil
+	}
+	n = s.take(op.Name, n) // what is written to after this is another call's
+	s.busy <- struct{}{}
+	defer func() { <-s.busy }()
+	time.Sleep(time.Duration(n) * time.Second / time.Duration(s.rate))
+	return nil
+}
+
+// take takes up to n of a file's dirty bytes away.
+func (s *slowDisk) take(name string, n int64) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n = min(n, s.dirty[name])
+	s.dirty[name] -= n
+	return n
+}
+
+// TestSlowDisk produces a hundred times what a disk of 1 MB/s takes, for some
+// minutes. A flush takes longer than a disk that hangs may, and ends nothing, since
+// the disk moves; what is not on it stays within the limit, and what is taken is
+// what it can write.
+func TestSlowDisk(t *testing.T) {
+	for _, mode := range []FlushMode{Async, Interval, Sync} {
+		synctest.Test(t, func(t *testing.T) {
+			const limit, batch, rate, lasts = 100 << 20, 1000 << 10, 1_000_000, 5 * time.Minute
+			s := openShop(t, 1, 2, Settings{Flush: mode}, SetConfig{DirtyLimit: limit, PointEvery: time.Second})
+			defer s.stop()
+			defer s.set.Close()
+			slowDown(s.disks[0], rate)
+			took, refused := 0, 0
+			for began, i := time.Now(), 0; time.Since(began) < lasts; i++ {
+				if s.leader(i%2).Admit(s.clock.Now()) != nil {
+					refused++
+				} else if a := s.produceBytes(i%2, batch); a.err != nil {
+					t.Fatalf("%v: %v", mode, a.err)
+				} else {
+					took += batch
+				}
+				if d := s.set.DirStats()[0].Dirty; d > limit+2*batch {
+					t.Fatalf("%v: %d bytes are dirty", mode, d)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if err := s.set.dirs[0].failure(); err != nil {
+				t.Fatalf("%v: %v", mode, err)
+			}
+			if wrote := int(rate * lasts / time.Second); took < wrote/2 || took > wrote+limit+2*batch || refused == 0 {
+				t.Errorf("%v: %d bytes were taken, %d requests refused", mode, took, refused)
+			}
+			time.Sleep(3 * time.Minute)
+			if d := s.set.DirStats()[0].Dirty; d != 0 {
+				t.Errorf("%v: %d bytes are dirty at the end", mode, d)
+			}
+			if a := s.produceBytes(0, batch); a.err != nil {
+				t.Errorf("%v: and then: %v", mode, a.err)
+			}
+		})
+	}
 }
 
 // TestWriteBackPace has the disk told of what is appended, by the loop and long

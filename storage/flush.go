@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path"
@@ -131,6 +132,8 @@ func (v *View) sync() error {
 	return nil
 }
 
+// sync makes .log durable. What is much it has written piece by piece first, so
+// that no call takes long for the amount alone.
 func (s *segment) sync() error {
 	f, err := s.home.files.take(s)
 	if err == errGone {
@@ -140,7 +143,52 @@ func (s *segment) sync() error {
 		return err
 	}
 	defer s.done()
-	return syncFile(f)
+	size, err := s.writeAhead(f)
+	if err == nil {
+		err = syncFile(f)
+	}
+	if err == nil {
+		s.hasWritten(size)
+	}
+	return err
+}
+
+// writeAhead has the disk write most of what a sync would have to, and again what
+// was appended meanwhile, as often as it has become much. It returns the size of
+// the file that it found last. Several may be about it at once.
+func (s *segment) writeAhead(f File) (size int64, err error) {
+	for range 8 {
+		if size, err = f.Size(); err != nil {
+			return 0, err
+		}
+		from := min(s.written.Load(), size)
+		if size-from <= aheadFrom {
+			return size, nil
+		}
+		for begun := (span{from, from}); begun.from < size; {
+			last := begun
+			begun = span{last.to, min(last.to+pieceBytes, size)}
+			err := haveWritten(f, begun, false) // the next, while the disk writes the last
+			if err == nil {
+				err = haveWritten(f, last, true)
+			}
+			switch {
+			case errors.Is(err, errors.ErrUnsupported):
+				return size, nil
+			case err != nil:
+				return 0, err
+			}
+		}
+		s.hasWritten(size)
+	}
+	return size, nil
+}
+
+// hasWritten notes that the disk has written .log up to size.
+func (s *segment) hasWritten(size int64) {
+	for was := s.written.Load(); was < size && !s.written.CompareAndSwap(was, size); {
+		was = s.written.Load()
+	}
 }
 
 // A Checkpoint is what the owner saw of the log when it asked for a recovery

@@ -37,6 +37,7 @@ type segment struct {
 
 	named   atomic.Bool                  // its name in the directory is durable
 	synced  atomic.Bool                  // sealed, and every byte of .log is durable
+	written atomic.Int64                 // up to where the last sync had the disk write .log
 	recent  atomic.Pointer[[2][]place]   // newest places of the segment sealed last
 	rebuilt atomic.Pointer[rebuiltIndex] // replaces index files that proved bad
 	sound   sound                        // what of .log may be sent unread

@@ -12,11 +12,12 @@ type watchedFS struct {
 	waits *waits
 }
 
-// waits are the calls that wait for a disk: fsyncs, and renames, which may wait
-// for the same journal.
+// waits are the calls that wait for a disk: fsyncs, pieces of write-back, and
+// renames, which may wait for the same journal.
 type waits struct {
 	mu      sync.Mutex
 	begun   uint64
+	ended   uint64
 	running []uint64 // numbers of those not back, ascending
 }
 
@@ -31,23 +32,24 @@ func (w *waits) begin() uint64 {
 func (w *waits) end(n uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.ended++
 	i, _ := slices.BinarySearch(w.running, n)
 	w.running = slices.Delete(w.running, i, i+1)
 }
 
-func (w *waits) oldest() uint64 {
+// Waiting returns the number of the call in the directory that has waited longest
+// for the disk, an fsync or a piece of write-back, in the order they were begun,
+// from 1; 0 if none waits; and how many have come back. Who reads the same number
+// for long sees a disk that hangs. Any goroutine.
+func (d *Dir) Waiting() (longest, back uint64) {
+	w := d.waits
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.running) == 0 {
-		return 0
+	if len(w.running) > 0 {
+		longest = w.running[0]
 	}
-	return w.running[0]
+	return longest, w.ended
 }
-
-// Waiting returns the number of the fsync in the directory that has waited
-// longest for the disk, in the order they were begun, from 1; 0 if none waits.
-// Who reads the same number for long sees a disk that hangs. Any goroutine.
-func (d *Dir) Waiting() uint64 { return d.waits.oldest() }
 
 func (w watchedFS) SyncDir(name string) error {
 	defer w.waits.end(w.waits.begin())
@@ -84,6 +86,13 @@ func (f watchedFile) Sync() error {
 	return f.File.Sync()
 }
 
+func (f watchedFile) WriteBack(off, n int64, wait bool) error {
+	if wait {
+		defer f.waits.end(f.waits.begin())
+	}
+	return f.File.WriteBack(off, n, wait)
+}
+
 // A sysFile is a file of the real disk, and more than a File: readers send its
 // bytes by sendfile, and ask what of it is in memory.
 type sysFile interface {
@@ -102,6 +111,13 @@ func (f watchedSysFile) Sync() error {
 	return f.sysFile.Sync()
 }
 
+func (f watchedSysFile) WriteBack(off, n int64, wait bool) error {
+	if wait {
+		defer f.waits.end(f.waits.begin())
+	}
+	return f.sysFile.WriteBack(off, n, wait)
+}
+
 // A watchedMemFile is the same over a MemFS that keeps its cache.
 type watchedMemFile struct {
 	memCacheFile
@@ -111,4 +127,11 @@ type watchedMemFile struct {
 func (f watchedMemFile) Sync() error {
 	defer f.waits.end(f.waits.begin())
 	return f.memCacheFile.Sync()
+}
+
+func (f watchedMemFile) WriteBack(off, n int64, wait bool) error {
+	if wait {
+		defer f.waits.end(f.waits.begin())
+	}
+	return f.memCacheFile.WriteBack(off, n, wait)
 }

@@ -73,15 +73,38 @@ func (l *Log) writeBack(x stretch, wait bool) error {
 	if err == errGone {
 		return nil
 	}
+	if err == nil {
+		defer x.s.done()
+		err = haveWritten(f, x.span, wait)
+	}
 	if err != nil {
 		return fmt.Errorf("write back %s: %w", l.home.path, err)
 	}
-	defer x.s.done()
-	switch err = f.WriteBack(x.from, x.to-x.from, wait); {
-	case errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ESPIPE):
-		return fmt.Errorf("write back %s: %w", l.home.path, errors.ErrUnsupported)
-	case err != nil:
-		return fmt.Errorf("write back %s: %w: %w", l.home.path, ErrSync, err)
+	return nil
+}
+
+// pieceBytes is how much of what the disk was told to write is waited for by one
+// call, and aheadFrom from how much on a sync has that done before it. Who watches
+// sees a disk that is slow go from one call to the next, and one that hangs not.
+const (
+	pieceBytes = 4 << 20
+	aheadFrom  = 4 * pieceBytes
+)
+
+// haveWritten tells the disk to write a range of f, or waits until it has. The
+// error is errors.ErrUnsupported if there is no such call, else it wraps ErrSync.
+func haveWritten(f File, x span, wait bool) error {
+	piece := x.to - x.from
+	if wait {
+		piece = pieceBytes
+	}
+	for ; x.from < x.to; x.from += piece {
+		switch err := f.WriteBack(x.from, min(piece, x.to-x.from), wait); {
+		case errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ESPIPE):
+			return errors.ErrUnsupported
+		case err != nil:
+			return fmt.Errorf("%w: %w", ErrSync, err)
+		}
 	}
 	return nil
 }
