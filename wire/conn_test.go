@@ -336,6 +336,7 @@ func testIdleConnectionClosed(t *testing.T, k kind) {
 			ask(context.Background(), c, 3, false).wantOK(t, 3)
 			time.Sleep(time.Minute)
 			ask(context.Background(), c, 4, false).wantOK(t, 4)
+			synctest.Wait() // until its reader waits for more, which is what idle means
 			start := time.Now()
 			if err := b.server.Shutdown(context.Background()); err != nil || time.Since(start) > 0 {
 				t.Errorf("Shutdown took %v: %v", time.Since(start), err)
