@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -112,10 +113,14 @@ func (t *torture) filled(ctx context.Context) error {
 	}
 	bound := fmt.Sprintf("%d %s", heldBelow(t.data())+t.rnd.Int64N(min(2<<20, 10*t.records)), how)
 	os.Remove(t.disk() + metSuffix) // of the last time
+	log, err := os.Stat(t.log())
+	if err != nil {
+		return err
+	}
 	if err := t.tell("full %s", bound); err != nil {
 		return err
 	}
-	if err := t.fills(ctx); err != nil {
+	if err := t.fills(ctx, log.Size()); err != nil {
 		return err
 	}
 	time.Sleep(t.upTo(500 * time.Millisecond))
@@ -169,12 +174,37 @@ func (t *torture) ballast(ctx context.Context) (wire.TopicID, error) {
 	return id, w.p.Flush(ctx)
 }
 
-// fills waits until the broker has met the full disk.
-func (t *torture) fills(ctx context.Context) error {
+// fills waits until a write has met the full disk; or, if the broker saw it first
+// and refuses all that there is to write, for a while after it has logged that,
+// from byte told on.
+func (t *torture) fills(ctx context.Context, told int64) error {
+	left := 200
 	return t.await(ctx, 4*recoverLimit, "the disk to be full", func() bool {
-		_, err := os.Stat(t.disk() + metSuffix)
-		return err == nil
+		if _, err := os.Stat(t.disk() + metSuffix); err == nil {
+			return true
+		}
+		if refuses(t.logged(told)) {
+			left--
+		}
+		return left == 0
 	})
+}
+
+// logged returns what the broker has logged, from a byte on.
+func (t *torture) logged(from int64) []byte {
+	f, err := os.Open(t.log())
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	b, _ := io.ReadAll(io.NewSectionReader(f, from, 16<<20))
+	return b
+}
+
+// refuses reports whether a log tells of a mark of the disk from which on nothing
+// is written.
+func refuses(log []byte) bool {
+	return bytes.Contains(log, []byte("limit=disk-refuse")) || bytes.Contains(log, []byte("limit=disk-protect"))
 }
 
 // peek reads the first and the last records of each partition.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 // TestTorture is the shortest run of `teralog sim torture`; a long one is for
@@ -110,4 +111,32 @@ func TestTortureRest(t *testing.T) {
 	f(func(f *Footprint) { f.Goroutines += 27 }, "goroutines")
 	f(func(f *Footprint) { f.Resident += 257 << 20 }, "resident")
 	f(func(f *Footprint) { f.Deleted++ }, "deleted")
+}
+
+// TestTortureFills: the disk is full once a write met that, or once the broker has
+// said for a while that it lets none come so far; what it said before is nothing.
+func TestTortureFills(t *testing.T) {
+	f := func(met bool, before, after string, want bool) {
+		t.Helper()
+		x := &torture{dir: t.TempDir()}
+		if err := os.WriteFile(x.log(), []byte(before+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if met {
+			if err := os.WriteFile(x.disk()+metSuffix, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Test(t, func(t *testing.T) {
+			x.p = &process{ended: make(chan struct{})}
+			if err := x.fills(t.Context(), int64(len(before))); (err == nil) != want {
+				t.Errorf("met %v, %q, then %q: %v", met, before, after, err)
+			}
+		})
+	}
+	const refused = "level=WARN msg=\"limit reached\" limit=disk-protect\n"
+	f(true, "", "", true)
+	f(false, "", refused, true)
+	f(false, refused, "", false)
+	f(false, "", "limit=disk-warn\n", false)
 }
