@@ -111,7 +111,7 @@ func (d *directory) begin(p *Partition, mono time.Duration) (granted bool) {
 		d.line.Push(p)
 		return false
 	case p.leader.flush.patient && d.many.take(p, mono):
-		if len(d.many.line) == 1 && !d.many.running {
+		if !d.many.running {
 			d.many.running = true
 			d.startMany()
 		}

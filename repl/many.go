@@ -56,7 +56,7 @@ func (d *directory) takeMany() (ps []*Partition, few bool) {
 	return ps, false
 }
 
-// restMany ends it for a while.
+// restMany ends it, and has none begin before after.
 func (d *directory) restMany(after time.Duration) {
 	d.mu.Lock()
 	ps := d.many.line

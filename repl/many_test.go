@@ -10,6 +10,19 @@ import (
 	"github.com/teralog/teralog/wire"
 )
 
+// gather writes to n partitions, whose flushes then wait to be made together.
+func (s *shop) gather(n int) {
+	s.t.Helper()
+	for i := range n {
+		s.produce(i, true, wire.AcksAll)
+	}
+	time.Sleep(asyncEvery + manyEvery/2)
+	synctest.Wait()
+	if !s.set.dirs[0].many.running {
+		s.t.Fatal("it does not run")
+	}
+}
+
 // TestFlushMany writes to hundreds of async partitions: their background flush is
 // one sync of the file system. Partitions whose acks wait are flushed one by one
 // beside it, and few are as ever.
@@ -58,14 +71,7 @@ func TestFlushMany(t *testing.T) {
 
 		// While it runs, an ack of a sync topic takes one sync of its own.
 		time.Sleep(time.Second)
-		for i := range n {
-			s.produce(i, true, wire.AcksAll)
-		}
-		time.Sleep(asyncEvery + manyEvery/2)
-		synctest.Wait()
-		if !s.set.dirs[0].many.running {
-			t.Fatal("it does not run")
-		}
+		s.gather(n)
 		p, err := s.set.Leader(synced)
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +88,30 @@ func TestFlushMany(t *testing.T) {
 			t.Fatalf("a sync topic beside it: %d answers, %d syncs of files, %d of the file system", answered, files, volume)
 		}
 
-		// A sync of the file system that fails says nothing; those of the files do.
+		// After one that takes long, for others' sake, there is none for a while.
+		time.Sleep(2 * time.Second)
+		s.disks[0].BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpSyncVolume {
+				time.Sleep(manyLong + time.Millisecond)
+			}
+			return nil
+		})
+		for i := range n {
+			s.produce(i, true, wire.AcksAll)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		s.disks[0].BeforeOp(nil)
+		if files, volume := writes(n); files != n || volume != 0 {
+			t.Fatalf("after a slow one: %d syncs of files, %d of the file system", files, volume)
+		}
+		time.Sleep(manyRest)
+		if files, volume := writes(n); files != manyFrom-1 || volume != 1 {
+			t.Fatalf("a while after it: %d syncs of files, %d of the file system", files, volume)
+		}
+
+		// A sync of the file system that fails says nothing, and is the last; those of
+		// the files do.
 		time.Sleep(2 * time.Second)
 		s.disks[0].BeforeOp(func(op storage.Op) error {
 			if op.Kind == storage.OpSyncVolume {
@@ -97,27 +126,9 @@ func TestFlushMany(t *testing.T) {
 			t.Fatalf("soon after it: %d syncs of files, %d of the file system", files, volume)
 		}
 		s.disks[0].BeforeOp(nil)
-		time.Sleep(manyRest)
-		if files, volume := writes(n); files != manyFrom-1 || volume != 1 {
-			t.Fatalf("a while after it: %d syncs of files, %d of the file system", files, volume)
-		}
-
-		// So does one that takes long, for others' sake.
-		s.disks[0].BeforeOp(func(op storage.Op) error {
-			if op.Kind == storage.OpSyncVolume {
-				time.Sleep(manyLong + time.Millisecond)
-			}
-			return nil
-		})
-		time.Sleep(2 * time.Second)
-		for i := range n {
-			s.produce(i, true, wire.AcksAll)
-		}
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		s.disks[0].BeforeOp(nil)
+		time.Sleep(2 * manyRest)
 		if files, volume := writes(n); files != n || volume != 0 {
-			t.Fatalf("after a slow one: %d syncs of files, %d of the file system", files, volume)
+			t.Fatalf("long after it: %d syncs of files, %d of the file system", files, volume)
 		}
 		if err := s.set.dirs[0].failure(); err != nil {
 			t.Fatal(err)
@@ -152,14 +163,7 @@ func TestCloseWhileMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openShop(t, 1, n, Settings{}, SetConfig{PointEvery: time.Hour})
 		defer s.stop()
-		for i := range n {
-			s.produce(i, true, wire.AcksAll)
-		}
-		time.Sleep(asyncEvery + manyEvery/2)
-		synctest.Wait()
-		if !s.set.dirs[0].many.running {
-			t.Fatal("it does not run")
-		}
+		s.gather(n)
 		began := time.Now()
 		for _, ends := range s.set.Close() {
 			if len(ends) != n {

@@ -3,6 +3,7 @@ package repl
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"time"
 
@@ -344,7 +345,10 @@ func (d *directory) flushMany() {
 		}
 		ends, ok := d.dir.FlushLogs(logs)
 		took := d.set.mono() - began
-		if goesOn = ok && took <= manyLong; !goesOn {
+		switch goesOn = ok && took <= manyLong; {
+		case !ok:
+			d.restMany(math.MaxInt64)
+		case !goesOn:
 			d.restMany(began + took + manyRest)
 		}
 		for i, p := range ps {

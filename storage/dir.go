@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path"
 	"sync"
+	"sync/atomic"
 
 	"github.com/teralog/teralog/wire"
 )
@@ -27,7 +28,8 @@ type Dir struct {
 	path    string
 	boot    string
 	lock    io.Closer
-	volume  Volume // nil: its Sync cannot be believed
+	volume  Volume      // nil: its Sync cannot be believed
+	doubted atomic.Bool // it said once that a file had failed, and not which
 	reserve reserve
 	files   *openFiles
 	start   DirStart

@@ -66,11 +66,14 @@ func (l *Log) Flushed() wire.Offset { return wire.Offset(l.flush.flushed.Load())
 // FlushLogs is Flush of many logs of the directory by one call for the whole file
 // system they lie on, however many they are. It returns for each the offset
 // below which all is durable, -1 for one whose own Flush has to tell.
-// If it returns false nothing is known to be durable, and each has to be flushed
-// by itself: only that tells which has failed, if any. The call waits for
-// whatever else is written to that file system.
+// The call waits for whatever else is written to that file system.
+//
+// If it returns false nothing is known to be durable, it always will, and each log
+// has to be flushed by itself: only that tells which has failed, if any. The file
+// system tells an error once. The file it stands for may be of a log that is not
+// among these, and whose lost pages a later call would call durable.
 func (d *Dir) FlushLogs(logs []*Log) (ends []wire.Offset, ok bool) {
-	if d.volume == nil || d.Failed() != nil {
+	if d.volume == nil || d.doubted.Load() || d.Failed() != nil {
 		return nil, false
 	}
 	views, cuts := make([]*View, len(logs)), make([]int64, len(logs))
@@ -79,6 +82,7 @@ func (d *Dir) FlushLogs(logs []*Log) (ends []wire.Offset, ok bool) {
 		views[i] = l.View()
 	}
 	if err := d.volume.Sync(); err != nil {
+		d.doubted.Store(true)
 		return nil, false
 	}
 	ends = make([]wire.Offset, len(logs))

@@ -74,8 +74,9 @@ func TestFlushLogs(t *testing.T) {
 	wantDurable(t, m, logs, ends)
 }
 
-// TestFlushLogsFails: an error of the file system is no log's, and proves
-// nothing. Which log it hit its own flush says.
+// TestFlushLogsFails: an error of the file system is no log's, and proves nothing,
+// not later either, and not for logs that were not asked about: which log it hit
+// only its own flush says.
 func TestFlushLogsFails(t *testing.T) {
 	m := NewMemFS(1)
 	d, logs := manyLogs(t, m)
@@ -83,8 +84,10 @@ func TestFlushLogsFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Fail(OpSyncVolume, 1, syscall.EIO)
-	if ends, ok := d.FlushLogs(logs); ok {
-		t.Fatalf("flushed to %v", ends)
+	for i, some := range [][]*Log{logs[:2], logs, logs[2:]} {
+		if ends, ok := d.FlushLogs(some); ok {
+			t.Fatalf("call %d: flushed to %v", i, ends)
+		}
 	}
 	if logs[0].Flushed() != 0 || logs[1].Flushed() != 6 || logs[2].Flushed() != 0 {
 		t.Fatalf("flushed to %d, %d, %d", logs[0].Flushed(), logs[1].Flushed(), logs[2].Flushed())
@@ -92,14 +95,26 @@ func TestFlushLogsFails(t *testing.T) {
 	if to, err := logs[1].Flush(); to != 6 || err != nil {
 		t.Fatalf("the log that was durable before: %d, %v", to, err)
 	}
+	for _, l := range []*Log{logs[0], logs[2]} {
+		if to, err := l.Flush(); !errors.Is(err, ErrSync) || to != 0 {
+			t.Fatalf("a log that lost pages: %d, %v", to, err)
+		}
+	}
+}
+
+// TestFlushLogsAfterAFailure: a log whose flush failed stays where it was, and a
+// directory that failed is flushed no more.
+func TestFlushLogsAfterAFailure(t *testing.T) {
+	m := NewMemFS(1)
+	d, logs := manyLogs(t, m)
+	m.Fail(OpSync, 1, syscall.EIO)
 	if _, err := logs[0].Flush(); !errors.Is(err, ErrSync) {
-		t.Fatalf("a log that lost pages: %v", err)
+		t.Fatal(err)
 	}
 	ends, ok := d.FlushLogs(logs)
 	if want := []wire.Offset{-1, 6, 7}; !ok || !slices.Equal(ends, want) || logs[0].Flushed() != 0 {
 		t.Fatalf("%v, %v; want %v; flushed to %d", ends, ok, want, logs[0].Flushed())
 	}
-
 	d.Fail(syscall.EIO)
 	if ends, ok := d.FlushLogs(logs); ok {
 		t.Fatalf("a directory that failed: %v", ends)
