@@ -31,6 +31,38 @@ func evict(t *testing.T, f osFile, n int64) {
 	t.Skip("this file system keeps pages that it was told to drop")
 }
 
+// TestCountFallsShort has the kernel count fewer pages than there are, as it does
+// when it gives up its processor on the way: what one count reaches is there, and
+// what none does is not.
+func TestCountFallsShort(t *testing.T) {
+	broken := errors.New("no count")
+	for _, tt := range []struct {
+		counts []int64 // -1: fails
+		want   bool
+		asked  int
+	}{
+		{[]int64{8}, true, 1},
+		{[]int64{9}, true, 1},
+		{[]int64{7, 8}, true, 2},
+		{[]int64{0, 7, 8}, true, 3},
+		{[]int64{7, 7, 7, 8}, false, 3},
+		{[]int64{0, -1, 8}, false, 2},
+	} {
+		asked := 0
+		got, err := reached(8, func() (int64, error) {
+			n := tt.counts[asked]
+			asked++
+			if n < 0 {
+				return 8, broken
+			}
+			return n, nil
+		})
+		if failed := tt.counts[asked-1] < 0; got != tt.want || asked != tt.asked || failed != (err == broken) {
+			t.Errorf("counts %v of 8: %v, %v after %d, want %v after %d", tt.counts, got, err, asked, tt.want, tt.asked)
+		}
+	}
+}
+
 // TestResidentPages brings some pages of a file into memory and looks at ranges:
 // those whose pages are all there are resident, no others, and a look brings
 // none in.
