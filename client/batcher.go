@@ -21,6 +21,9 @@ type batch struct {
 	state batchState
 	told  bool // given up while in flight: nobody wants its outcome any more
 
+	written bool // somebody encodes records into it, without the mutex
+	passed  bool // it was due meanwhile
+
 	alone   bool          // one record larger than a batch
 	builder *wire.Builder // until it is built
 	buf     *mem.Buf      // since then
@@ -155,6 +158,9 @@ func (l *lane) due(now, linger time.Duration) (b *batch, wait time.Duration) {
 		switch {
 		case b.state != filling && b.state != waiting:
 			continue
+		case b.written:
+			b.passed = true
+			return nil, 0
 		case now < l.until:
 			return nil, l.until - now
 		case b.state == filling && now < b.born+linger:
@@ -323,13 +329,17 @@ func (l *lane) expire(now, timeout time.Duration, giveUp func(*batch)) (next tim
 	return 0
 }
 
-// pop removes and returns the oldest batch if it has its outcome. Taking them
+// pop removes and returns the oldest batch if it has its outcome and nobody
+// writes it. Taking them
 // in this order calls the callbacks in the order the records were sent.
 func (l *lane) pop() *batch {
-	if len(l.batches) == 0 || l.batches[0].state != acked && l.batches[0].state != refused {
+	if len(l.batches) == 0 {
 		return nil
 	}
 	b := l.batches[0]
+	if b.written || b.state != acked && b.state != refused {
+		return nil
+	}
 	l.batches = slices.Delete(l.batches, 0, 1) // keeps the memory, for a lane of one batch at a time
 	if len(l.batches) == 0 {
 		l.draining = false

@@ -125,8 +125,8 @@ func (f *flight) settle(err error) (next *flight) {
 	}
 	if err == nil {
 		p.deliver()
-	} else if len(p.finished) > 0 && !p.delivering {
-		go p.deliverLater() // this may be the stack of whoever gave a record, with locks that callbacks take
+	} else {
+		p.deliverSoon()
 	}
 	if !k.waits() {
 		return nil

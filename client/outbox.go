@@ -29,13 +29,24 @@ func cost(r *Record) int64 {
 	return n
 }
 
+// begin takes what whoever gives records holds, and end gives it up.
+func (p *Producer) begin() {
+	p.giving.Lock()
+	p.mu.Lock()
+}
+
+func (p *Producer) end() {
+	p.mu.Unlock()
+	p.giving.Unlock()
+}
+
 // accept puts a record into the batch of its partition. It may return a
 // request that the caller is to carry: with acceptDirect, if alone says so, to
 // its answer, else to the network.
 func (p *Producer) accept(ctx context.Context, r *Record, done func(Ack, error), mode acceptMode) (f *flight, alone bool, err error) {
 	n := cost(r)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.begin()
+	defer p.end()
 	t, err := p.admit(ctx, r, n, mode)
 	if err != nil {
 		return nil, false, err
@@ -71,8 +82,8 @@ func (p *Producer) acceptAll(ctx context.Context, rs []Record, done Outcome, mod
 // acceptSome takes records from rs[from] on until there is no room for one or a
 // request to be carried.
 func (p *Producer) acceptSome(ctx context.Context, rs []Record, from int, done Outcome, mode acceptMode) (taken int, f *flight, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.begin()
+	defer p.end()
 	t, err := p.admit(ctx, &rs[from], cost(&rs[from]), mode)
 	if err != nil {
 		return 0, nil, err
@@ -89,13 +100,13 @@ func (p *Producer) acceptSome(ctx context.Context, rs []Record, from int, done O
 }
 
 // same reports whether r, which follows last, goes to the same partition of the
-// topic, which is l's.
+// topic, which is l's. It looks at nothing that p.mu guards.
 func (t *outTopic) same(last, r *Record, l *lane) bool {
-	if r.Topic != t.name {
+	switch {
+	case r.Topic != t.name:
 		return false
-	}
-	if !r.Pinned && r.Key == nil && !last.Pinned && last.Key == nil {
-		return true // it only moves with a complete batch
+	case r.Key == nil && !r.Pinned:
+		return last.Key == nil && !last.Pinned // then it only moves with a complete batch
 	}
 	next, err := t.lane(r)
 	return err == nil && next == l
@@ -110,45 +121,99 @@ func (r *Record) millis() int64 {
 }
 
 // placeRun takes those of the records of t from rs[from] on that go into one
-// batch and for which there is room.
+// batch and for which there is room. p.mu is given up while they are encoded.
 func (p *Producer) placeRun(t *outTopic, rs []Record, from int, done Outcome) (taken int, f *flight, err error) {
+	w, err := p.beginRun(t, rs, from)
+	if w.b == nil {
+		return 0, nil, err
+	}
+	if w.b.written {
+		p.mu.Unlock()
+		err = w.write()
+		p.mu.Lock()
+	}
+	return w.at - from, p.endRun(&w, from, done), err
+}
+
+// A writing is records on their way into one batch, which has the one before them.
+type writing struct {
+	b     *batch // nil: there is no room
+	fresh bool   // nobody was told of it yet
+	rs    []Record
+	at    int   // the next of rs
+	room  int64 // what they may cost
+	most  int   // bytes of the batch
+	count int32
+	cost  int64
+	full  bool // the batch has no room for rs[at]
+}
+
+// beginRun places rs[from]. If others may follow it into its batch, that is marked
+// as written until endRun.
+func (p *Producer) beginRun(t *outTopic, rs []Record, from int) (w writing, err error) {
 	n := cost(&rs[from])
 	if rs[from].Topic != t.name || p.used+n > p.o.BufferBytes {
-		return 0, nil, nil
+		return writing{}, nil
 	}
 	l, err := p.laneFor(t, &rs[from], n)
 	if err != nil {
-		return 0, nil, err
+		return writing{}, err
 	}
 	fresh := l.last() == nil
 	b, err := p.place(l, &rs[from], n)
 	if err != nil {
-		return 0, nil, err
+		return writing{}, err
 	}
-	fresh = fresh || b.count == 1
-	at := from + 1
-	for ; at < len(rs) && b.state == filling; at++ {
-		r := &rs[at]
-		n = cost(r)
-		if p.used+n > p.o.BufferBytes || !t.same(&rs[at-1], r, l) {
-			break
-		}
-		if !b.takes(n) {
-			p.complete(b, true)
-			break
-		}
-		if _, err = b.builder.Add(r.millis(), r.Key, r.Value, r.Headers); err != nil {
-			break
-		}
-		p.count(b, n)
-	}
-	b.done.addRun(done, from, at-from)
-	f, _ = p.arrived(l, fresh, false)
-	return at - from, f, err
+	b.written = b.state == filling && from+1 < len(rs)
+	return writing{b: b, fresh: fresh || b.count == 1, rs: rs, at: from + 1, room: p.o.BufferBytes - p.used, most: t.batchBytes}, nil
 }
 
-// admit returns the topic of a record of cost n once there is room for it;
-// p.mu may be given up meanwhile.
+// endRun has what was written sent, and returns a request if the caller is to
+// carry it.
+func (p *Producer) endRun(w *writing, from int, done Outcome) *flight {
+	b := w.b
+	b.written = false
+	b.count += w.count
+	b.cost += w.cost
+	p.used += w.cost
+	b.done.addRun(done, from, w.at-from)
+	switch {
+	case b.state == refused: // it was given up meanwhile
+		p.reap(b.lane)
+		p.deliverSoon()
+	case w.full:
+		p.complete(b, true)
+	}
+	f, _ := p.arrived(b.lane, w.fresh, false)
+	return f
+}
+
+// write encodes records until one goes elsewhere or there is no room. It runs
+// without p.mu, under p.giving.
+func (w *writing) write() (err error) {
+	l, to := w.b.lane, w.b.builder
+	at, spent := w.at, int64(0)
+	for last := &w.rs[at-1]; at < len(w.rs); at++ {
+		r := &w.rs[at]
+		n := cost(r)
+		if spent+n > w.room || !l.topic.same(last, r, l) {
+			break
+		}
+		if w.full = int64(to.Len())+n > int64(w.most); w.full {
+			break
+		}
+		if _, err = to.Add(r.millis(), r.Key, r.Value, r.Headers); err != nil {
+			break
+		}
+		spent += n
+		last = r
+	}
+	w.count, w.cost, w.at = int32(at-w.at), spent, at
+	return err
+}
+
+// admit returns the topic of a record of cost n once there is room for it; both
+// mutexes may be given up meanwhile.
 func (p *Producer) admit(ctx context.Context, r *Record, n int64, mode acceptMode) (*outTopic, error) {
 	if n > p.o.BufferBytes {
 		return nil, wire.Errorf(wire.CodeTooLarge, "a record of %d bytes and a buffer of %d", n, p.o.BufferBytes)
@@ -180,15 +245,15 @@ func (p *Producer) admit(ctx context.Context, r *Record, n int64, mode acceptMod
 	}
 }
 
-// awaitRoom waits until bytes of the buffer came free; p.mu is given up
+// awaitRoom waits until bytes of the buffer came free; both mutexes are given up
 // meanwhile.
 func (p *Producer) awaitRoom(ctx context.Context) {
 	if p.freed == nil {
 		p.freed = make(chan struct{})
 	}
 	freed := p.freed
-	p.mu.Unlock()
-	defer p.mu.Lock()
+	p.end()
+	defer p.begin()
 	select {
 	case <-freed:
 	case <-ctx.Done():
@@ -196,14 +261,14 @@ func (p *Producer) awaitRoom(ctx context.Context) {
 	}
 }
 
-// resolve asks for a topic's metadata; p.mu is given up meanwhile. It asks
+// resolve asks for a topic's metadata; both mutexes are given up meanwhile. It asks
 // even if the client has an older answer: a producer binds to a topic by id.
 func (p *Producer) resolve(ctx context.Context, name string) error {
-	p.mu.Unlock()
+	p.end()
 	ctx, cancel := p.c.bounded(ctx)
 	t, err := p.c.meta.topic(ctx, name, true)
 	cancel()
-	p.mu.Lock()
+	p.begin()
 	if err != nil || p.topics[name] != nil {
 		return err
 	}
@@ -224,11 +289,6 @@ func (p *Producer) resolve(ctx context.Context, name string) error {
 // returns a request if the caller is to carry it. fresh says that nobody was
 // told of that batch yet.
 func (p *Producer) arrived(l *lane, fresh, direct bool) (f *flight, alone bool) {
-	if !l.tended {
-		l.tended = true
-		p.lanes = append(p.lanes, l)
-		p.nudge()
-	}
 	if l.idempotent && l.producer == wire.NoProducer && p.producer != wire.NoProducer {
 		l.adopt(p.producer, p.epoch)
 		fresh = true // what came before may go out now
@@ -249,10 +309,14 @@ func (p *Producer) arrived(l *lane, fresh, direct bool) (f *flight, alone bool) 
 			}
 		}
 	}
-	if !fresh && l.last() != nil {
-		return nil, false
+	passed := false
+	if b := l.last(); b != nil {
+		passed, b.passed = b.passed, false
+		if !fresh && !passed {
+			return nil, false
+		}
 	}
-	if k.complete > 0 {
+	if passed || k.complete > 0 {
 		if f := k.claim(); f != nil {
 			return f, false
 		}
@@ -338,6 +402,11 @@ func (p *Producer) place(l *lane, r *Record, n int64) (*batch, error) {
 		return nil, err
 	}
 	l.batches = append(l.batches, b)
+	if !l.tended {
+		l.tended = true
+		p.lanes = append(p.lanes, l)
+		p.nudge()
+	}
 	p.count(b, n)
 	if b.alone {
 		p.complete(b, true)

@@ -126,6 +126,11 @@ type Producer struct {
 	loops  sync.WaitGroup
 	wake   chan struct{} // for tend
 
+	// giving is held by whoever gives records, and taken before mu. Who gives
+	// many encodes them without mu, so that an answer need not wait for that: the
+	// batch they go into is marked as written, and nobody else touches it.
+	giving sync.Mutex
+
 	mu     sync.Mutex
 	closed bool
 	topics map[string]*outTopic

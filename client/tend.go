@@ -230,7 +230,15 @@ func (p *Producer) deliver() {
 	}
 }
 
-// deliverLater is deliver on a goroutine of its own.
+// deliverSoon has the callbacks of finished batches called on another stack than
+// this one, which may be that of whoever gave a record, with locks that they
+// take; p.mu is held.
+func (p *Producer) deliverSoon() {
+	if len(p.finished) > 0 && !p.delivering {
+		go p.deliverLater()
+	}
+}
+
 func (p *Producer) deliverLater() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
