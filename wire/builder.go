@@ -67,6 +67,51 @@ func (b *Builder) Count() int { return b.count }
 // batch, TOO_LARGE, or that its headers pass MaxHeaders or MaxHeaderBytes,
 // INVALID_REQUEST. In both cases the batch is as before.
 func (b *Builder) Add(time int64, key, value []byte, hs []Header) (ok bool, err error) {
+	n := len(key) + len(value)
+	if b.buf == nil || len(hs) > 0 || n > maxPlain || cap(b.buf.B)-len(b.buf.B) < n+plainExtra {
+		return b.addAny(time, key, value, hs)
+	}
+	// Nearly always: there is memory, though perhaps no room, so the record is
+	// encoded first and measured then.
+	used := len(b.buf.B)
+	p := b.buf.B[:used+n+plainExtra]
+	p[used+2] = 0
+	at := putVarint(p, used+3, time-b.baseTime)
+	at = putVarint(p, at, int64(b.count))
+	at = putNullBytes(p, at, key)
+	at = putNullBytes(p, at, value)
+	p[at] = 0
+	at++
+	if body := at - used - 2; body >= 1<<6 {
+		p[used], p[used+1] = byte(body<<1)|1<<7, byte(body>>6)
+	} else { // its length takes one byte
+		copy(p[used+1:], p[used+2:at])
+		p[used] = byte(body << 1)
+		at--
+	}
+	if at > b.o.MaxBytes {
+		return false, nil
+	}
+	b.buf.B = p[:at]
+	if at-b.summed >= sumEvery && b.o.Codec == None {
+		b.sum()
+	}
+	b.count++
+	b.maxTime = max(b.maxTime, time)
+	return true, nil
+}
+
+const (
+	// maxPlain is how long key and value may be together for the length of their
+	// record to take two bytes at most.
+	maxPlain = 1<<13 - 1 - plainExtra
+	// plainExtra is what a record without headers takes beside them, at most:
+	// two bytes of length, attributes, time, offset, two lengths, no headers.
+	plainExtra = 2 + 1 + binary.MaxVarintLen64 + binary.MaxVarintLen32 + 2*2 + 1
+)
+
+// addAny is Add for every record.
+func (b *Builder) addAny(time int64, key, value []byte, hs []Header) (ok bool, err error) {
 	if len(hs) > 0 {
 		if err := checkHeaders(hs); err != nil {
 			return false, err
@@ -103,7 +148,7 @@ func (b *Builder) Add(time int64, key, value []byte, hs []Header) (ok bool, err 
 		panic(fmt.Sprintf("BUG: record of %d bytes took %d", size, at-used))
 	}
 	b.buf.B = p
-	if b.o.Codec == None && len(p)-b.summed >= sumEvery {
+	if len(p)-b.summed >= sumEvery && b.o.Codec == None {
 		b.sum()
 	}
 	b.count++

@@ -51,6 +51,62 @@ func TestBuilder(t *testing.T) {
 	}
 }
 
+// TestBuilderPlain has records without headers encoded by the short way and by the
+// one for all: the same bytes, and the same end where there is no room.
+func TestBuilderPlain(t *testing.T) {
+	data := make([]byte, 1<<14)
+	for i := range data {
+		data[i] = byte(i)
+	}
+	f := func(most, keyLen, valueLen int, time int64) {
+		t.Helper()
+		short, long := NewBuilder(BuilderOptions{Topic: 1024, MaxBytes: most}), NewBuilder(BuilderOptions{Topic: 1024, MaxBytes: most})
+		part := func(n int) []byte {
+			if n < 0 {
+				return nil
+			}
+			return data[:n]
+		}
+		for n := 0; ; n++ {
+			at := time * int64(n%3)
+			a, errA := short.Add(at, part(keyLen), part(valueLen), nil)
+			b, errB := long.addAny(at, part(keyLen), part(valueLen), nil)
+			if a != b || CodeOf(errA) != CodeOf(errB) || short.Len() != long.Len() {
+				t.Fatalf("up to %d B, key %d, value %d, record %d: %t, %v, %d B; want %t, %v, %d B",
+					most, keyLen, valueLen, n, a, errA, short.Len(), b, errB, long.Len())
+			}
+			if !a || n == 300 {
+				break
+			}
+		}
+		if short.Count() == 0 {
+			return
+		}
+		a, _ := short.Build()
+		b, _ := long.Build()
+		if !bytes.Equal(a.B, b.B) {
+			t.Fatalf("up to %d B, key %d, value %d: the bytes differ", most, keyLen, valueLen)
+		}
+		if err := Batch(a.B).Verify(); err != nil {
+			t.Fatal(err)
+		}
+		a.Release()
+		b.Release()
+	}
+
+	for n := -1; n < 140; n++ {
+		f(1<<16, -1, n, 0)
+		f(1<<16, n, 3, 1)
+		f(HeaderSize+300+n, -1, 50, 0) // each end of the room
+		f(HeaderSize+300+n, 0, n, math.MinInt64)
+	}
+	for n := maxPlain - 70; n < maxPlain+70; n++ {
+		f(1<<16, -1, n, math.MaxInt64)
+		f(1<<16, n-100, 100, -1)
+		f(HeaderSize+2*n, -1, n, 1<<40)
+	}
+}
+
 // TestBuilderLimits: a record is taken if the batch stays within MaxBytes, to
 // the byte, and Add tells a full batch from a record that fits into none.
 func TestBuilderLimits(t *testing.T) {
