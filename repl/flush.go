@@ -56,7 +56,8 @@ type flushState struct {
 	oldest           time.Duration // when the first byte after durable was appended
 
 	running bool
-	patient bool     // the running flush is due by age only, and may still wait
+	lazy    bool     // nobody waits for the running flush
+	patient bool     // and it is due by age only
 	covers  struct { // what had been appended when the running flush was asked for
 		end     wire.Offset
 		written int64
@@ -151,7 +152,8 @@ func (f *flushState) start(waited bool) {
 		panic(fmt.Sprintf("BUG: a second flush of one log at offset %d, the first at %d", f.end, f.covers.end))
 	}
 	f.running = true
-	f.patient = f.mode == Async && !waited && f.written-f.durable < f.bytes
+	f.lazy = f.mode == Async && !waited
+	f.patient = f.lazy && f.written-f.durable < f.bytes
 	f.covers.end, f.covers.written = f.end, f.written
 }
 

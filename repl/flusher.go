@@ -3,6 +3,7 @@ package repl
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 //
 // At most Flushers fdatasyncs run at once, one a log, each covering all that
 // was appended before it started. Logs that find no slot free wait in line.
+// Those that nobody waits for wait for each other too: see lazySlots.
 type directory struct {
 	dir     *storage.Dir
 	set     *Set
@@ -42,6 +44,7 @@ type directory struct {
 	running  []flight
 	many     many
 	line     *mem.Ring[*Partition]
+	lazyLine *mem.Ring[*Partition]
 	proving  flight     // of the janitor, which flushes what it proves
 	sweeping *Partition // whose old segments it unlinks
 	closing  []flight   // logs being closed, as many as closers holds
@@ -58,6 +61,7 @@ type directory struct {
 type flight struct {
 	p     *Partition
 	since time.Duration
+	lazy  bool // nobody waits for it
 
 	// Of a simulated flush, which takes effect at once and is told later.
 	to  wire.Offset
@@ -94,7 +98,7 @@ const maxHosted = 1 << 20
 
 func newDirectory(s *Set, d *storage.Dir) *directory {
 	dir := &directory{dir: d, set: s, dead: make(chan struct{}), asked: make(chan struct{}),
-		closers: make(chan struct{}, s.config.Flushers), line: mem.NewRing[*Partition](maxHosted)}
+		closers: make(chan struct{}, s.config.Flushers), line: mem.NewRing[*Partition](maxHosted), lazyLine: mem.NewRing[*Partition](maxHosted)}
 	dir.janitor.dir = dir
 	dir.back.init(s.config.DirtyLimit)
 	dir.scrub.init(dir)
@@ -106,6 +110,7 @@ func newDirectory(s *Set, d *storage.Dir) *directory {
 func (d *directory) begin(p *Partition, mono time.Duration) (granted bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	lazy := p.leader.flush.lazy
 	switch {
 	case d.set.config.Manual:
 		d.line.Push(p)
@@ -116,12 +121,31 @@ func (d *directory) begin(p *Partition, mono time.Duration) (granted bool) {
 			d.startMany()
 		}
 		return false
+	case lazy && d.lazies() >= lazySlots(d.lazyLine.Len()):
+		d.lazyLine.Push(p)
+		return false
 	case len(d.running) >= d.set.config.Flushers:
 		d.line.Push(p)
 		return false
 	}
-	d.running = append(d.running, flight{p: p, since: mono})
+	d.running = append(d.running, flight{p: p, since: mono, lazy: lazy})
 	return true
+}
+
+// lazySlots returns how many flushes that nobody waits for may run while so many
+// more of them wait. Partitions written to alike fall due together, and a flush
+// of much keeps a processor for as long as the kernel looks for a place for each
+// page: several at once, and nobody else is served meanwhile.
+func lazySlots(wait int) int { return 1 + wait/16 }
+
+// lazies returns how many flushes run that nobody waits for; d.mu is held.
+func (d *directory) lazies() (n int) {
+	for i := range d.running {
+		if d.running[i].lazy {
+			n++
+		}
+	}
+	return n
 }
 
 // end gives p's slot to the next in line, which the caller has to flush; nil if
@@ -129,22 +153,26 @@ func (d *directory) begin(p *Partition, mono time.Duration) (granted bool) {
 func (d *directory) end(p *Partition, mono time.Duration) (next *Partition) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i := range d.running {
-		if d.running[i].p != p {
-			continue
-		}
-		d.took.Record(mono - d.running[i].since)
-		if !d.set.config.Manual && d.line.Len() > 0 {
-			next, _ = d.line.Pop()
-			d.running[i] = flight{p: next, since: mono}
-			return next
-		}
-		last := len(d.running) - 1
-		d.running[i], d.running[last] = d.running[last], flight{}
-		d.running = d.running[:last]
+	i := slices.IndexFunc(d.running, func(f flight) bool { return f.p == p })
+	if i < 0 {
+		panic(fmt.Sprintf("BUG: a flush of %v ended that had not begun", p.id))
+	}
+	d.took.Record(mono - d.running[i].since)
+	d.running = slices.Delete(d.running, i, i+1)
+	lazy := false
+	switch {
+	case d.set.config.Manual:
+		return nil
+	case d.line.Len() > 0:
+		next, _ = d.line.Pop()
+	case d.lazyLine.Len() > 0 && d.lazies() < lazySlots(d.lazyLine.Len()):
+		next, _ = d.lazyLine.Pop()
+		lazy = true
+	default:
 		return nil
 	}
-	panic(fmt.Sprintf("BUG: a flush of %v ended that had not begun", p.id))
+	d.running = append(d.running, flight{p: next, since: mono, lazy: lazy})
+	return next
 }
 
 // beginProof takes the checkpoint that p has left for the janitor, nil if there

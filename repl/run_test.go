@@ -349,6 +349,51 @@ func TestFlushSlots(t *testing.T) {
 	})
 }
 
+// TestFlushesThatMayWait has the background flushes of many partitions fall due at
+// once: they run one after the other, a few at once if many wait, and never
+// hold up one that acks wait for.
+func TestFlushesThatMayWait(t *testing.T) {
+	for _, tt := range []struct{ partitions, atOnce int }{{12, 1}, {40, 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := openShop(t, 1, tt.partitions, Settings{}, SetConfig{Flushers: 4, PointEvery: time.Hour})
+			defer s.stop()
+			defer s.set.Close()
+			synced := wire.PartitionID{Topic: 77}
+			if err := s.set.Host("u", synced, s.set.dirs[0].dir, Settings{Flush: Sync}, 0, true, s.clock.Now()); err != nil {
+				t.Fatal(err)
+			}
+			g := shut(s.disks[0])
+			for i := range tt.partitions {
+				s.produce(i, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+			}
+			time.Sleep(asyncEvery + 10*time.Millisecond)
+			synctest.Wait()
+			if g.now != tt.atOnce {
+				t.Fatalf("of %d background flushes %d run at once, want %d", tt.partitions, g.now, tt.atOnce)
+			}
+			p, err := s.set.Leader(synced)
+			if err != nil {
+				t.Fatal(err)
+			}
+			produce(p, []Write{{Batch: testBatch(t, 0, 0, 1, 0, "v"), Acks: wire.AcksAll, Done: func(storage.Appended, error) {}}}, false)
+			synctest.Wait()
+			if g.now != tt.atOnce+1 {
+				t.Fatalf("beside %d background flushes that hang, one that an ack waits for does not begin", tt.atOnce)
+			}
+			g.lift()
+			synctest.Wait()
+			for i := range tt.partitions {
+				if v := s.leader(i).View(); v.Flushed != 1 {
+					t.Fatalf("partition %d of %d is flushed to %d", i, tt.partitions, v.Flushed)
+				}
+			}
+			if g.seen != tt.partitions+1 {
+				t.Fatalf("%d flushes of %d partitions", g.seen, tt.partitions+1)
+			}
+		})
+	}
+}
+
 // TestFlushNeverReturns has a disk hang. The other one goes on, and
 // a stop does not wait for it.
 func TestFlushNeverReturns(t *testing.T) {

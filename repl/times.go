@@ -35,7 +35,7 @@ func (s *Set) Flushes(dir *storage.Dir, now mem.Now) FlushState {
 	running := now.Mono - since
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return FlushState{Took: &d.took, Running: max(running, 0), Waiting: d.line.Len() + len(d.many.line)}
+	return FlushState{Took: &d.took, Running: max(running, 0), Waiting: d.line.Len() + d.lazyLine.Len() + len(d.many.line)}
 }
 
 // begin decides whether a turn with these tasks is timed.
