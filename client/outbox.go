@@ -89,7 +89,7 @@ func (p *Producer) acceptSome(ctx context.Context, rs []Record, from int, done O
 		return 0, nil, err
 	}
 	at := from
-	for at < len(rs) && f == nil && err == nil {
+	for at < len(rs) && f == nil && err == nil && p.takes(t) {
 		var n int
 		n, f, err = p.placeRun(t, rs, at, done)
 		if at += n; n == 0 {
@@ -98,6 +98,10 @@ func (p *Producer) acceptSome(ctx context.Context, rs []Record, from int, done O
 	}
 	return at - from, f, err
 }
+
+// takes reports whether t, which admit returned, takes records still: while some were
+// encoded it may have been deleted, or the producer closed.
+func (p *Producer) takes(t *outTopic) bool { return p.recent == t && !p.closed }
 
 // same reports whether r, which follows last, goes to the same partition of the
 // topic, which is l's. It looks at nothing that p.mu guards.

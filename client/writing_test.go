@@ -2,7 +2,9 @@ package client
 
 import (
 	"errors"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,4 +97,50 @@ func TestWhileWritten(t *testing.T) {
 		p.mu.Unlock()
 	}, wire.CodeTopicRecreated, false)
 	f("the producer is closed", func(p *Producer) { go p.Close() }, ErrClosed, false)
+}
+
+// TestGiveWhileEnding gives many records, to two partitions in turn, while the topic
+// is deleted or the producer closed: whatever was accepted has its outcome.
+func TestGiveWhileEnding(t *testing.T) {
+	f := func(name string, end func(p *Producer)) {
+		t.Run(name, func(t *testing.T) {
+			for range 30 {
+				bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+					p := newProducer(t, b.client(t), ProducerOptions{})
+					if _, err := p.Produce(t.Context(), Record{Topic: "t"}); err != nil {
+						t.Fatal(err)
+					}
+					rs := make([]Record, 30_000)
+					for i := range rs {
+						rs[i] = Record{Topic: "t", Pinned: true, Partition: int32(i / 30 % 2), Value: make([]byte, 10)}
+					}
+					var told atomic.Int64
+					given := make(chan int, 1)
+					go func() {
+						n, _ := p.ProduceAll(t.Context(), rs, func(from, to int, _ Ack, _ error) { told.Add(int64(to - from)) })
+						given <- n
+					}()
+					for p.Buffered() == 0 && len(given) == 0 {
+						runtime.Gosched()
+					}
+					end(p)
+					n := <-given
+					if err := p.Flush(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+					if told.Load() != int64(n) {
+						t.Fatalf("of %d that were accepted %d were told of", n, told.Load())
+					}
+				})
+			}
+		})
+	}
+
+	f("closed", func(p *Producer) { p.Close() })
+	f("deleted", func(p *Producer) {
+		p.mu.Lock()
+		p.redirect(p.topics["t"], nil)
+		p.mu.Unlock()
+	})
 }
