@@ -158,16 +158,18 @@ func (d *directory) end(p *Partition, mono time.Duration) (next *Partition) {
 		panic(fmt.Sprintf("BUG: a flush of %v ended that had not begun", p.id))
 	}
 	d.took.Record(mono - d.running[i].since)
+	was := d.running[i].lazy
 	d.running = slices.Delete(d.running, i, i+1)
-	lazy := false
+	waits := d.line.Len() > 0
+	lazy := d.lazyLine.Len() > 0 && d.lazies() < lazySlots(d.lazyLine.Len())
 	switch {
 	case d.set.config.Manual:
 		return nil
-	case d.line.Len() > 0:
+	case waits && (was || !lazy): // by turns, so that neither kind waits for ever
 		next, _ = d.line.Pop()
-	case d.lazyLine.Len() > 0 && d.lazies() < lazySlots(d.lazyLine.Len()):
+		lazy = false
+	case lazy:
 		next, _ = d.lazyLine.Pop()
-		lazy = true
 	default:
 		return nil
 	}

@@ -394,6 +394,51 @@ func TestFlushesThatMayWait(t *testing.T) {
 	}
 }
 
+// TestFlushTurns has both kinds of flushes wait for the only slot: they get it by
+// turns, so that neither waits for as long as there is one of the other kind.
+func TestFlushTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 3
+		s := openShop(t, 1, n, Settings{}, SetConfig{Flushers: 1, PointEvery: time.Hour})
+		defer s.stop()
+		defer s.set.Close()
+		var order strings.Builder
+		open := make(chan struct{})
+		s.disks[0].BeforeOp(func(op storage.Op) error {
+			if op.Kind == storage.OpSync && strings.Contains(op.Name, ".log") {
+				order.WriteString(map[bool]string{true: "s", false: "a"}[strings.Contains(op.Name, "synced")])
+				<-open
+			}
+			return nil
+		})
+		for i := range n {
+			s.produce(i, true, wire.AcksAll).want(t, wire.CodeOK, 0)
+		}
+		time.Sleep(asyncEvery + 10*time.Millisecond)
+		synctest.Wait()
+		for i := range n {
+			id := wire.PartitionID{Topic: 77, Partition: int32(i)}
+			if err := s.set.Host("synced", id, s.set.dirs[0].dir, Settings{Flush: Sync}, 0, true, s.clock.Now()); err != nil {
+				t.Fatal(err)
+			}
+			p, err := s.set.Leader(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			produce(p, []Write{{Batch: testBatch(t, 0, 0, 1, 0, "v"), Acks: wire.AcksAll, Done: func(storage.Appended, error) {}}}, false)
+			synctest.Wait()
+		}
+		for range 2 * n {
+			open <- struct{}{}
+			synctest.Wait()
+		}
+		if got := order.String(); got != "asasas" {
+			t.Fatalf("the slot went to %q", got)
+		}
+		close(open)
+	})
+}
+
 // TestFlushNeverReturns has a disk hang. The other one goes on, and
 // a stop does not wait for it.
 func TestFlushNeverReturns(t *testing.T) {
