@@ -20,7 +20,9 @@ type ConsumerOptions struct {
 	BufferBytes int64
 
 	// PartitionBytes is how much to fetch of a partition at a time. A batch
-	// larger than that comes whole nevertheless. 0 is 256 KiB.
+	// larger than that comes whole nevertheless. 0 is 256 KiB, or more if so few
+	// partitions are assigned that a request has room: up to RequestBytes, and a
+	// quarter of BufferBytes, for one alone.
 	PartitionBytes int
 
 	// RequestBytes is how much one request asks for at most, of all partitions.
@@ -48,6 +50,8 @@ type ConsumerOptions struct {
 
 	// Reset says what to do when the position is not in the log any more.
 	Reset Reset
+
+	roomy bool // PartitionBytes may be passed
 }
 
 // Reset says where a consumer goes on, unasked, when the broker no longer has
@@ -68,7 +72,9 @@ const (
 
 func (o *ConsumerOptions) fill() error {
 	orDefault(&o.BufferBytes, 64<<20)
-	orDefault(&o.PartitionBytes, 256<<10)
+	if o.PartitionBytes == 0 {
+		o.PartitionBytes, o.roomy = 256<<10, true
+	}
 	orDefault(&o.RequestBytes, 1<<20)
 	orDefault(&o.MaxWait, 500*time.Millisecond)
 	orDefault(&o.MinBytes, 1)
@@ -88,6 +94,14 @@ func (o *ConsumerOptions) fill() error {
 	}
 	o.RequestBytes = max(o.RequestBytes, int(answerMemory(1, o.PartitionBytes)))
 	return nil
+}
+
+// share returns how much to ask for of each of n partitions, at least 1.
+func (o *ConsumerOptions) share(n int) int {
+	if !o.roomy {
+		return o.PartitionBytes
+	}
+	return max(o.PartitionBytes, int(min(int64(o.RequestBytes), o.BufferBytes/4))/n)
 }
 
 // A Message is a record as it lies in the log.

@@ -42,7 +42,7 @@ func (f *fetcher) nudge() {
 
 // aim has a cursor fetched for if it wants that; x.mu is held.
 func (x *Consumer) aim(c *cursor) {
-	if ok, wait := c.wants(c.rest, x.o.PartitionBytes); !ok && wait == 0 || x.closed {
+	if ok, wait := c.wants(c.rest, x.share()); !ok && wait == 0 || x.closed {
 		return
 	}
 	if c.leader == wire.NoNode {
@@ -60,6 +60,9 @@ func (x *Consumer) aim(c *cursor) {
 	}
 	f.nudge()
 }
+
+// share returns how much is asked for of each partition; x.mu is held.
+func (x *Consumer) share() int { return x.o.share(max(len(x.cursors), 1)) }
 
 // A fetching is one request and what a goroutine needs for it, used again and
 // again.
@@ -120,30 +123,31 @@ func (x *Consumer) plan(node wire.NodeID, g *fetching) (ok bool, wait time.Durat
 		return false, 0
 	}
 	now, room := x.c.now(), min(x.o.BufferBytes-x.used, int64(x.o.RequestBytes))
+	each := x.share()
 	for i := range x.cursors {
 		c := x.cursors[(x.first+i)%len(x.cursors)]
 		if c.leader != node {
 			continue
 		}
-		ok, w := c.wants(now, x.o.PartitionBytes)
+		ok, w := c.wants(now, each)
 		if w > 0 && (wait == 0 || w < wait) {
 			wait = w
 		}
-		if !ok || answerMemory(len(g.asked)+1, x.o.PartitionBytes) > room {
+		if !ok || answerMemory(len(g.asked)+1, each) > room {
 			continue
 		}
-		g.req.Partitions = append(g.req.Partitions, c.request(x.o.PartitionBytes))
+		g.req.Partitions = append(g.req.Partitions, c.request(each))
 		g.asked = append(g.asked, asked{c, c.turn})
 	}
 	if len(g.asked) == 0 {
 		return false, wait
 	}
 	n := len(g.asked)
-	g.reserved = answerMemory(n, x.o.PartitionBytes)
+	g.reserved = answerMemory(n, each)
 	x.used += g.reserved
 	g.req.Replica = wire.NoNode
 	g.req.MaxWaitMillis = uint32(x.o.MaxWait / time.Millisecond)
-	g.req.MinBytes, g.req.MaxBytes = uint32(x.o.MinBytes), uint32(max(n*x.o.PartitionBytes-overhead(n), x.o.PartitionBytes/2))
+	g.req.MinBytes, g.req.MaxBytes = uint32(x.o.MinBytes), uint32(max(n*each-overhead(n), each/2))
 	g.req.Plain = x.o.Plain
 	g.ctx, g.cancel = context.WithTimeout(x.ctx, x.o.MaxWait+x.c.o.RequestTimeout)
 	x.flying = append(x.flying, g)

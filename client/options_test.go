@@ -1,7 +1,9 @@
 package client
 
 import (
+	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/teralog/teralog/wire"
@@ -51,4 +53,68 @@ func TestOptions(t *testing.T) {
 	consumer(false, ConsumerOptions{RequestBytes: maxFetch + 1})
 	consumer(false, ConsumerOptions{RequestBytes: -1})
 	consumer(false, ConsumerOptions{Reset: 3})
+}
+
+// TestShare: how much a consumer asks for of each of its partitions, and that what
+// it asks for fits its buffer.
+func TestShare(t *testing.T) {
+	f := func(o ConsumerOptions, partitions, want int) {
+		t.Helper()
+		if err := o.fill(); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.share(partitions); got != want {
+			t.Fatalf("%+v: %d of each of %d partitions, want %d", o, got, partitions, want)
+		}
+	}
+
+	f(ConsumerOptions{}, 1, 1<<20)
+	f(ConsumerOptions{}, 2, 512<<10)
+	f(ConsumerOptions{}, 4, 256<<10)
+	f(ConsumerOptions{}, 1000, 256<<10)
+	f(ConsumerOptions{RequestBytes: 8 << 20}, 2, 4<<20)
+	f(ConsumerOptions{RequestBytes: 64 << 10}, 1, 256<<10)
+	f(ConsumerOptions{BufferBytes: 2 << 20}, 1, 512<<10)
+	f(ConsumerOptions{BufferBytes: 64 << 10}, 1, 64<<10)
+	f(ConsumerOptions{PartitionBytes: 100 << 10}, 1, 100<<10)
+	f(ConsumerOptions{PartitionBytes: 2 << 20}, 1, 2<<20)
+	for buffer := int64(1); buffer < 1<<27; buffer *= 3 {
+		for n := 1; n < 10; n++ {
+			o := ConsumerOptions{BufferBytes: buffer}
+			o.fill()
+			if need := answerMemory(1, o.share(n)); need > max(buffer, 1) || o.share(n) < 1 {
+				t.Fatalf("a buffer of %d bytes, %d partitions: %d for an answer", buffer, n, need)
+			}
+		}
+	}
+}
+
+// TestLonePartition: the request for one partition asks for as much as a request may.
+func TestLonePartition(t *testing.T) {
+	for n, want := range map[int]uint32{1: 1 << 20, 3: 1 << 20 / 3, 8: 256 << 10} {
+		bubble(t, map[string]int{"t": n}, func(t *testing.T, b *fake) {
+			least, most := uint32(math.MaxUint32), uint32(0)
+			b.intercept(func(c *wire.Call) bool {
+				var m wire.FetchRequest
+				if c.API == wire.APIFetch && c.Decode(&m) == nil {
+					for _, p := range m.Partitions {
+						least, most = min(least, p.MaxBytes), max(most, p.MaxBytes)
+					}
+				}
+				return false
+			})
+			x := newConsumer(t, b.client(t), ConsumerOptions{})
+			for p := range n {
+				if err := x.Assign(t.Context(), "t", int32(p), Range{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			least, most = math.MaxUint32, 0
+			time.Sleep(time.Second) // all are asked for again
+			if least != want || most != want {
+				t.Fatalf("of each of %d partitions %d to %d B are asked for, want %d", n, least, most, want)
+			}
+		})
+	}
 }
