@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -96,12 +97,14 @@ func (o *ConsumerOptions) fill() error {
 	return nil
 }
 
-// share returns how much to ask for of each of n partitions, at least 1.
+// share returns how much to ask for of each of n partitions, at least 1. The memory
+// for an answer over one has room in a request.
 func (o *ConsumerOptions) share(n int) int {
-	if !o.roomy {
+	room := min(int64(o.RequestBytes), o.BufferBytes/4)
+	if !o.roomy || room == 0 {
 		return o.PartitionBytes
 	}
-	return max(o.PartitionBytes, int(min(int64(o.RequestBytes), o.BufferBytes/4))/n)
+	return max(o.PartitionBytes, 1<<(bits.Len64(uint64(room))-1)/n)
 }
 
 // A Message is a record as it lies in the log.

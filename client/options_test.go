@@ -78,12 +78,15 @@ func TestShare(t *testing.T) {
 	f(ConsumerOptions{BufferBytes: 64 << 10}, 1, 64<<10)
 	f(ConsumerOptions{PartitionBytes: 100 << 10}, 1, 100<<10)
 	f(ConsumerOptions{PartitionBytes: 2 << 20}, 1, 2<<20)
+	f(ConsumerOptions{RequestBytes: 1_500_000}, 1, 1<<20)
 	for buffer := int64(1); buffer < 1<<27; buffer *= 3 {
-		for n := 1; n < 10; n++ {
-			o := ConsumerOptions{BufferBytes: buffer}
-			o.fill()
-			if need := answerMemory(1, o.share(n)); need > max(buffer, 1) || o.share(n) < 1 {
-				t.Fatalf("a buffer of %d bytes, %d partitions: %d for an answer", buffer, n, need)
+		for request := 0; request < maxFetch; request = request*2 + 77 {
+			for n := 1; n < 10; n++ {
+				o := ConsumerOptions{BufferBytes: buffer, RequestBytes: request}
+				o.fill()
+				if need := answerMemory(1, o.share(n)); need > max(buffer, 1) || need > int64(o.RequestBytes) || o.share(n) < 1 {
+					t.Fatalf("a buffer of %d bytes, requests of %d, %d partitions: %d for an answer", buffer, request, n, need)
+				}
 			}
 		}
 	}
