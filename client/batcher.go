@@ -21,8 +21,8 @@ type batch struct {
 	state batchState
 	told  bool // given up while in flight: nobody wants its outcome any more
 
-	written bool // somebody encodes records into it, without the mutex
-	passed  bool // it was due meanwhile
+	written bool // somebody encodes records into it, without the mutex: it stays as it is
+	passed  bool // it was due meanwhile, so its writer has it sent
 
 	alone   bool          // one record larger than a batch
 	builder *wire.Builder // until it is built
@@ -330,8 +330,8 @@ func (l *lane) expire(now, timeout time.Duration, giveUp func(*batch)) (next tim
 }
 
 // pop removes and returns the oldest batch if it has its outcome and nobody
-// writes it. Taking them
-// in this order calls the callbacks in the order the records were sent.
+// writes it. Taking them in this order calls the callbacks in the order the
+// records were sent.
 func (l *lane) pop() *batch {
 	if len(l.batches) == 0 {
 		return nil

@@ -239,6 +239,7 @@ func (p *Producer) deliverSoon() {
 	}
 }
 
+// deliverLater is deliver on a goroutine of its own.
 func (p *Producer) deliverLater() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
