@@ -2,6 +2,7 @@ package client
 
 import (
 	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,10 +97,13 @@ func TestShare(t *testing.T) {
 func TestLonePartition(t *testing.T) {
 	for n, want := range map[int]uint32{1: 1 << 20, 3: 1 << 20 / 3, 8: 256 << 10} {
 		bubble(t, map[string]int{"t": n}, func(t *testing.T, b *fake) {
+			var mu sync.Mutex
 			least, most := uint32(math.MaxUint32), uint32(0)
 			b.intercept(func(c *wire.Call) bool {
 				var m wire.FetchRequest
 				if c.API == wire.APIFetch && c.Decode(&m) == nil {
+					mu.Lock()
+					defer mu.Unlock()
 					for _, p := range m.Partitions {
 						least, most = min(least, p.MaxBytes), max(most, p.MaxBytes)
 					}
@@ -113,8 +117,12 @@ func TestLonePartition(t *testing.T) {
 				}
 			}
 			synctest.Wait()
+			mu.Lock()
 			least, most = math.MaxUint32, 0
+			mu.Unlock()
 			time.Sleep(time.Second) // all are asked for again
+			mu.Lock()
+			defer mu.Unlock()
 			if least != want || most != want {
 				t.Fatalf("of each of %d partitions %d to %d B are asked for, want %d", n, least, most, want)
 			}
