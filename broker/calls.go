@@ -32,10 +32,13 @@ func (b *Broker) ServeCall(c *wire.Call) {
 	serve(b, c)
 }
 
-// requests returns how many requests there have been.
-func (b *Broker) requests() (n int64) {
+// effort returns how much has been done: the requests, and one more for each 64 KiB
+// of records that came or went. A few large requests keep the processors as busy as
+// many small ones.
+func (b *Broker) effort() (n int64) {
 	for i := range b.count.requests {
 		n += b.count.requests[i].Load()
 	}
+	n += (b.count.bytes.Load() + b.count.fetched.Load()) >> 16
 	return n
 }

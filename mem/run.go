@@ -105,7 +105,7 @@ func Calm(ctx context.Context, kept int, work func() int64) {
 const (
 	calmLook = 100 * time.Millisecond // between two looks at the work done
 	calmNap  = 4 * time.Millisecond
-	calmWork = 40 // operations between two looks that are worth it
+	calmWork = 200 // operations between two looks that are worth it
 )
 
 // A load is what a process has to do, seen from time to time.
