@@ -44,7 +44,7 @@ type directory struct {
 	running  []flight
 	many     many
 	line     *mem.Ring[*Partition]
-	lazyLine *mem.Ring[*Partition]
+	lazyLine *mem.Ring[*Partition] // somebody always runs while it is not empty
 	proving  flight     // of the janitor, which flushes what it proves
 	sweeping *Partition // whose old segments it unlinks
 	closing  []flight   // logs being closed, as many as closers holds
