@@ -45,9 +45,9 @@ type directory struct {
 	many     many
 	line     *mem.Ring[*Partition]
 	lazyLine *mem.Ring[*Partition] // somebody always runs while it is not empty
-	proving  flight     // of the janitor, which flushes what it proves
-	sweeping *Partition // whose old segments it unlinks
-	closing  []flight   // logs being closed, as many as closers holds
+	proving  flight                // of the janitor, which flushes what it proves
+	sweeping *Partition            // whose old segments it unlinks
+	closing  []flight              // logs being closed, as many as closers holds
 	closers  chan struct{}
 	longest  struct { // the call that waits for the disk longest, whoever's
 		number uint64
