@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/teralog/teralog/mem"
 	"github.com/teralog/teralog/repl"
 	"github.com/teralog/teralog/wire"
 )
@@ -214,6 +215,9 @@ func (b *Broker) runReady(ctx context.Context) {
 		select {
 		case f := <-b.ready:
 			b.resume(f)
+			if len(b.ready) > 0 {
+				mem.Yield() // many are served in a row
+			}
 		case <-ctx.Done():
 			return
 		}

@@ -3,6 +3,7 @@ package mem
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -47,4 +48,52 @@ func TestPrompt(t *testing.T) {
 		})
 	}
 	threads.Wait()
+}
+
+// TestYield: two threads on one processor take turns, each of them giving up the
+// processor while it is the other's. Without Yield either would look for its turn
+// until the kernel takes the processor away, some hundred thousand times.
+func TestYield(t *testing.T) {
+	const turns, most = 200, 1000
+	var turn, looks atomic.Int64
+	var threads sync.WaitGroup
+	for i := range int64(2) {
+		threads.Go(func() {
+			runtime.LockOSThread() // for good: nobody else is to run on that processor only
+			if err := onFirstProcessor(); err != nil {
+				t.Errorf("set the affinity: %v", err)
+				turn.Store(turns)
+			}
+			for turn.Load() < turns {
+				if turn.Load()%2 == i {
+					turn.Add(1)
+					continue
+				}
+				looks.Add(1)
+				Yield()
+			}
+		})
+	}
+	threads.Wait()
+	if n := looks.Load(); n > turns*most {
+		t.Errorf("looked %d times for %d turns", n, turns)
+	}
+}
+
+// onFirstProcessor binds the thread to the first of the processors it may use.
+func onFirstProcessor() error {
+	var may, one [16]uint64 // a bit for each
+	if _, _, e := syscall.Syscall(syscall.SYS_SCHED_GETAFFINITY, 0, unsafe.Sizeof(may), uintptr(unsafe.Pointer(&may))); e != 0 {
+		return e
+	}
+	for i := range may {
+		if may[i] != 0 {
+			one[i] = may[i] & -may[i]
+			break
+		}
+	}
+	if _, _, e := syscall.Syscall(syscall.SYS_SCHED_SETAFFINITY, 0, unsafe.Sizeof(one), uintptr(unsafe.Pointer(&one))); e != 0 {
+		return e
+	}
+	return nil
 }

@@ -161,6 +161,7 @@ func newConn(nc net.Conn, o DialOptions) *Conn {
 	c.versions[APIHello] = 0
 	c.out.init(c.sock, c.pool, c, &c.traffic)
 	c.in.init(c.sock, c.pool)
+	c.in.yield = mem.Yield // a broker's reader does not: it is to answer first
 	return c
 }
 

@@ -128,6 +128,7 @@ type frameReader struct {
 	chunk      int // size of the next buffer
 	skipping   int // bytes still to be thrown away
 	proven     bool
+	yield      func() // nil, or called after a long read, see mem.Yield
 
 	first     [requestLen]byte // for sockets that can only be read into memory at hand
 	lowat     int              // what the socket has been told

@@ -395,7 +395,8 @@ func TestBulk(t *testing.T) {
 // on without when that takes too long.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &places{taken: make(chan struct{}, 2), wait: time.Second}
+		yields := 0
+		p := &places{taken: make(chan struct{}, 2), wait: time.Second, yield: func() { yields++ }}
 		f := func(want bool, after time.Duration) {
 			t.Helper()
 			began := time.Now()
@@ -409,10 +410,39 @@ func TestPlaces(t *testing.T) {
 		time.AfterFunc(time.Second/2, p.leave)
 		f(true, time.Second/2)
 		f(false, time.Second)
+		if yields != 1 {
+			t.Errorf("gave up the processor %d times, one place was left while somebody waited", yields)
+		}
 		p.leave()
 		p.leave()
 		f(true, 0)
+		if yields != 1 {
+			t.Error("gave up the processor, though nobody waited")
+		}
 	})
+}
+
+// TestYieldingReads: a client lets others have the processor after each long read,
+// and only then.
+func TestYieldingReads(t *testing.T) {
+	f, data := randomFile(t, 4<<20)
+	var open sync.WaitGroup
+	c := newLoop(t, serveRanges(sysReader{f}, &open)).dial(t)
+	yields := 0 // of the reading turn
+	c.in.yield = func() { yields++ }
+	read := func(ranges ...[2]int) int {
+		open.Add(len(ranges))
+		before := yields
+		checkFetch(t, c, data, ranges...)
+		return yields - before
+	}
+	if n := read([2]int{7, 3 << 20}); n == 0 {
+		t.Errorf("yielded %d times in 3 MiB", n)
+	}
+	if n := read([2]int{7, minLowat / 2}); n != 0 {
+		t.Errorf("yielded %d times in a small answer", n)
+	}
+	open.Wait()
 }
 
 // TestBulkLost: who keeps his place for ever, since his disk hangs, keeps nobody

@@ -192,7 +192,7 @@ func (s *Server) init() {
 		}
 		s.empty = make(chan struct{})
 		others := max(runtime.GOMAXPROCS(0)-1, 1)
-		s.bulk = &places{taken: make(chan struct{}, others), wait: bulkWait}
+		s.bulk = &places{taken: make(chan struct{}, others), wait: bulkWait, yield: mem.Yield}
 		s.handshakes = make(chan struct{}, others)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -35,10 +36,12 @@ type socket struct {
 	}
 }
 
-// places are how many may do something at once.
+// places are how many may do something long at once.
 type places struct {
-	taken chan struct{}
-	wait  time.Duration // nobody waits longer
+	taken   chan struct{}
+	wait    time.Duration // nobody waits longer
+	waiting atomic.Int32  // how many do
+	yield   func()        // mem.Yield
 }
 
 // enter waits for a place and reports whether it got one, which leave gives back.
@@ -50,6 +53,8 @@ func (p *places) enter() bool {
 		return true
 	default:
 	}
+	p.waiting.Add(1)
+	defer p.waiting.Add(-1)
 	timer := time.NewTimer(p.wait)
 	defer timer.Stop()
 	select {
@@ -60,7 +65,15 @@ func (p *places) enter() bool {
 	}
 }
 
-func (p *places) leave() { <-p.taken }
+// leave gives the place back, and if somebody waits for one the processor first:
+// there is always a next one then, and threads with little to do would wait behind
+// them all. A lone reader is better served at once, while the cache has his piece.
+func (p *places) leave() {
+	if p.waiting.Load() > 0 {
+		p.yield()
+	}
+	<-p.taken
+}
 
 func newSocket(c net.Conn, patience time.Duration) *socket {
 	s := &socket{Conn: c, patience: patience, raw: systemSocket(c)}

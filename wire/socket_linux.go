@@ -50,6 +50,9 @@ func (r *frameReader) tryRead(fd uintptr) (done bool) {
 			r.err = io.EOF
 		default:
 			r.n = n
+			if r.yield != nil && n > maxInline {
+				r.yield()
+			}
 		}
 		return true
 	}
