@@ -47,6 +47,7 @@ type number struct {
 var (
 	rate     = []number{{"", "MB/s", func(r Round) float64 { return r.MBPerSecond }}}
 	median   = []number{{"", "µs", func(r Round) float64 { return r.P50 }}}
+	longest  = []number{{"", "µs", func(r Round) float64 { return r.Max }}}
 	quantile = []number{
 		{", P50", "µs", func(r Round) float64 { return r.P50 }},
 		{", P99", "µs", func(r Round) float64 { return r.P99 }},

@@ -27,6 +27,7 @@ type Round struct {
 	ClientCPU   float64 `json:"client_cpu_seconds_per_gb"` // CPU seconds per 10^9 bytes
 	P50         float64 `json:"p50_us"`                    // µs; 0 where it has no sense
 	P99         float64 `json:"p99_us"`
+	Max         float64 `json:"max_us"`
 }
 
 // A Spread is the middle and the ends of what several rounds measured.
@@ -72,6 +73,7 @@ type measure struct {
 	CPU     float64 `json:"cpu"`     // seconds of user and system time meanwhile
 	P50     float64 `json:"p50"`     // µs
 	P99     float64 `json:"p99"`
+	Max     float64 `json:"max"`
 	Batches int64   `json:"batches"` // since the start, warm-up included
 	Sum     uint64  `json:"sum"`     // of the checksums of all those batches
 }
@@ -90,6 +92,7 @@ var sides = map[string]func(t task, ready func(addr string)) (measure, error){
 	"ping server":             pingServer,
 	"ping client":             pingClient,
 	"hand-off":                handOff,
+	"pauses":                  pauses,
 	"crc":                     checksum,
 	"warm":                    warm,
 	"sync":                    syncEach,

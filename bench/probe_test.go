@@ -417,6 +417,27 @@ func TestAlone(t *testing.T) {
 	f(task{Side: "reread", Bytes: 17<<20 + 3}, 17<<20+3)
 	f(task{Side: "crc", Batch: 2 * crcPiece, Bytes: 5 * crcPiece}, 5*crcPiece)
 	f(task{Side: "hand-off", Count: 100}, 0)
+	f(task{Side: "pauses", Count: 2000}, 0)
+}
+
+// TestLongestPause: what counts is the clock's greatest step, also the one that ends it.
+func TestLongestPause(t *testing.T) {
+	f := func(want time.Duration, steps ...time.Duration) {
+		t.Helper()
+		now, n := time.Unix(0, 0), -1
+		clock := func() time.Time {
+			if n++; n > 0 {
+				now = now.Add(steps[n-1])
+			}
+			return now
+		}
+		if got := longestPause(clock, time.Second); got != want || n != len(steps) {
+			t.Errorf("steps %v: %v after %d of them, want %v", steps, got, n, want)
+		}
+	}
+	f(time.Second, time.Second)
+	f(3*time.Second, time.Millisecond, 3*time.Second)
+	f(700*time.Millisecond, 200*time.Millisecond, 700*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond)
 }
 
 // TestReadBack notices what is not what was written.
