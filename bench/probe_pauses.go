@@ -14,7 +14,7 @@ import (
 // probePauses keeps every processor busy for a time with a thread that does nothing
 // but look at the clock. Max is the longest that one of them saw nothing: the
 // machine had stopped, or another process, or the machine under a virtual one, had
-// taken the processor. No latency that is looked at often enough is less.
+// taken the processor. The longest latency of a long enough load is no less.
 func probePauses(ctx context.Context, lasts time.Duration) (Round, error) {
 	m, err := alone(ctx, task{Side: "pauses", Count: int(lasts.Microseconds())})
 	return Round{Max: m.Max}, err
