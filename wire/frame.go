@@ -110,6 +110,10 @@ const (
 	maxLowat = 512 << 10
 )
 
+// longRead is how many bytes read at once are a piece of a backlog. What arrives at the
+// end of a log comes in shorter pieces, and whoever reads that is to stay close.
+const longRead = 256 << 10
+
 // A frameReader cuts what arrives on a socket into frames.
 //
 // Frames are handed out as slices of the buffer they were read into, so many

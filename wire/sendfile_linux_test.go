@@ -439,8 +439,8 @@ func TestYieldingReads(t *testing.T) {
 	if n := read([2]int{7, 3 << 20}); n == 0 {
 		t.Errorf("yielded %d times in 3 MiB", n)
 	}
-	if n := read([2]int{7, minLowat / 2}); n != 0 {
-		t.Errorf("yielded %d times in a small answer", n)
+	if n := read([2]int{7, longRead / 2}); n != 0 {
+		t.Errorf("yielded %d times in half of a long read", n)
 	}
 	open.Wait()
 }

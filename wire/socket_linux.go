@@ -50,7 +50,7 @@ func (r *frameReader) tryRead(fd uintptr) (done bool) {
 			r.err = io.EOF
 		default:
 			r.n = n
-			if r.yield != nil && n > maxInline {
+			if r.yield != nil && n >= longRead {
 				r.yield()
 			}
 		}
