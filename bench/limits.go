@@ -26,6 +26,7 @@ and the CPU seconds per GB of the server's and of the client's process.
   teralog bench limits
   teralog bench limits --only 'receive|fdatasync' --rounds 5 --dir /var/lib -o json
 
+The longest pause is that of 2 seconds on every processor, with --quick of 0.2.
 MB are 10^6 bytes and GB 10^9; KiB and MiB are powers of 1024. "16KiB x 16" are
 batches of 16KiB, 16 of them in flight on one connection.
 `

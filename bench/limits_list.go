@@ -129,7 +129,7 @@ func processorLimits() []limit {
 		return probeCRC(ctx, false, scaled(2e9, scale))
 	}}, {group: "processor", name: "hand-off to a goroutine and back", numbers: median, run: func(ctx context.Context, _ string, scale float64) (Round, error) {
 		return probeHandOff(ctx, int(scaled(1e6, scale)))
-	}}, {group: "processor", name: "longest pause of a thread that only runs, in 2 s", numbers: longest, run: func(ctx context.Context, _ string, scale float64) (Round, error) {
+	}}, {group: "processor", name: "longest pause of a thread that only runs", numbers: longest, run: func(ctx context.Context, _ string, scale float64) (Round, error) {
 		return probePauses(ctx, time.Duration(scaled(2e9, scale)))
 	}}, {group: "processor", name: "round trip of 100 bytes", numbers: quantile, run: func(ctx context.Context, _ string, scale float64) (Round, error) {
 		return probePing(ctx, 100, int(scaled(20_000, scale)))

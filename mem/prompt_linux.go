@@ -36,8 +36,8 @@ func Prompt() error {
 
 // Yield lets threads that wait for this one's processor go first. A thread that
 // has just copied much in a system call owes them that: kernels that let nobody
-// interrupt such a call make up for it only with the next tick of the clock, up
-// to 4 ms later.
+// interrupt such a call make up for it only with the next tick of the clock,
+// which at 250 a second is up to 4 ms later.
 func Yield() { syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // A schedAttr is the kernel's struct sched_attr, in its first version.

@@ -78,12 +78,8 @@ func newLoopOf(t testing.TB, k kind, h Handler, change ...func(*Server)) *loop {
 		}
 		// Whoever sent on a connection that failed lets go of its buffer a moment after
 		// the reader has told the server that it has ended.
-		for tries := 0; l.pool.Stats().Live != 0; tries++ {
-			if tries == 10_000 {
-				t.Errorf("%d buffers of the server are out", l.pool.Stats().Live)
-				break
-			}
-			time.Sleep(time.Millisecond)
+		if n := left(l.pool); n != 0 {
+			t.Errorf("%d buffers of the server are out", n)
 		}
 	})
 	return l
