@@ -85,6 +85,7 @@ const maxConnResponse = mem.MaxBuf - sizeLen
 // has come and was thrown away.
 type Conn struct {
 	sock    *socket
+	aside   func(cpu int) bool // mem.StepAside if the broker is on this machine, else nil
 	pool    *mem.Pool
 	limit   int // of a response frame's size
 	silence time.Duration
@@ -155,6 +156,9 @@ func newConn(nc net.Conn, o DialOptions) *Conn {
 		calls:   map[uint32]*exchange{},
 	}
 	c.reader = c.readAll
+	if isNear(nc) {
+		c.aside = mem.StepAside
+	}
 	for a := range c.versions {
 		c.versions[a] = noVersion
 	}

@@ -186,6 +186,9 @@ func (c *Conn) receive() bool {
 		if err = c.renewDeadline(); err == nil {
 			err = c.in.fill(need)
 		}
+		if err == nil {
+			c.stepAside()
+		}
 	}
 	if err == nil {
 		return true

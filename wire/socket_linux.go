@@ -94,6 +94,20 @@ func (s *socket) sendOnce(fd int) (int, error) {
 	return unix.Sendfile(fd, int(s.w.file), &off, s.w.len)
 }
 
+// sentFrom returns the processor on which the kernel took in what arrived last: on
+// the loopback, the sender's.
+func (s *socket) sentFrom() (cpu int, ok bool) {
+	if s.raw == nil {
+		return 0, false
+	}
+	err := s.raw.Control(func(fd uintptr) {
+		var err error
+		cpu, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_INCOMING_CPU)
+		ok = err == nil
+	})
+	return cpu, ok && err == nil
+}
+
 // ended reports whether the peer has ended the connection and nothing is left
 // to read. It does not block.
 func (s *socket) ended() bool {
