@@ -76,19 +76,17 @@ func (f *flight) direct(ctx context.Context) {
 	if err == nil {
 		err = sent.Wait(ctx)
 	}
-	f.landed(err)
+	f.settle(err, nil).carry()
 }
 
-// landed takes the answer, or why there is none. What waited for it goes out.
-func (f *flight) landed(err error) {
-	if next := f.settle(err); next != nil {
-		next.carry()
-	}
-}
+// landed takes the answer, from the reader of the connection, or why there is none.
+// What waited for it goes out.
+func (f *flight) landed(err error) { f.settle(err, f.conn).carry() }
 
 // settle takes the outcome of every batch, and returns the next request if the
-// caller is to carry it.
-func (f *flight) settle(err error) (next *flight) {
+// caller is to carry it; by is the connection whose reader calls it, nil if none
+// does.
+func (f *flight) settle(err error, by *wire.Conn) (next *flight) {
 	p := f.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +122,7 @@ func (f *flight) settle(err error) (next *flight) {
 		p.nudge()
 	}
 	if err == nil {
-		p.deliver()
+		p.deliver(by)
 	} else {
 		p.deliverSoon()
 	}

@@ -118,10 +118,10 @@ func (k *link) claim() *flight {
 }
 
 // carry sends a claimed request, and others that became due meanwhile: not for
-// ever, since others may give records as fast as they are sent.
+// ever, since others may give records as fast as they are sent. f may be nil.
 func (f *flight) carry() {
-	k := f.link
 	for n := 1; f != nil; n++ {
+		k := f.link
 		f.launch()
 		f = k.launched(n < maxInFlight)
 	}

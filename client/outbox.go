@@ -61,6 +61,9 @@ func (p *Producer) accept(ctx context.Context, r *Record, done func(Ack, error),
 		return nil, false, err
 	}
 	b.done.add(done)
+	if mode == acceptDirect {
+		p.resume()
+	}
 	f, alone = p.arrived(l, fresh || b.count == 1, mode == acceptDirect)
 	return f, alone, nil
 }
@@ -69,9 +72,7 @@ func (p *Producer) accept(ctx context.Context, r *Record, done func(Ack, error),
 func (p *Producer) acceptAll(ctx context.Context, rs []Record, done Outcome, mode acceptMode) (int, error) {
 	for from := 0; from < len(rs); {
 		n, f, err := p.acceptSome(ctx, rs, from, done, mode)
-		if f != nil {
-			f.carry()
-		}
+		f.carry()
 		if from += n; err != nil {
 			return from, err
 		}
@@ -250,19 +251,69 @@ func (p *Producer) admit(ctx context.Context, r *Record, n int64, mode acceptMod
 }
 
 // awaitRoom waits until bytes of the buffer came free; both mutexes are given up
-// meanwhile.
+// meanwhile. If only one connection can bring that it reads there itself.
 func (p *Producer) awaitRoom(ctx context.Context) {
 	if p.freed == nil {
 		p.freed = make(chan struct{})
 	}
 	freed := p.freed
+	conn := p.lone()
+	attends := conn != nil && conn.Attend()
+	if attends {
+		p.attended = conn
+	}
 	p.end()
 	defer p.begin()
+	if attends {
+		conn.ReadUntil(ctx, func() bool { return isClosed(freed) })
+		return
+	}
+	var offered <-chan struct{}
+	if conn != nil {
+		offered = conn.Offered()
+	}
 	select {
 	case <-freed:
+	case <-offered:
 	case <-ctx.Done():
 	case <-p.ctx.Done():
 	}
+}
+
+// resume has the answers read that whoever waited for room left for the next time:
+// somebody waits for them. p.mu is held.
+func (p *Producer) resume() {
+	if p.attended != nil {
+		p.attended.Resume()
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// lone returns the connection on which all requests are that are on their way, nil if
+// there are several or none.
+func (p *Producer) lone() *wire.Conn {
+	var lone *link
+	for _, k := range p.links {
+		switch {
+		case k.flights == 0:
+		case lone != nil:
+			return nil
+		default:
+			lone = k
+		}
+	}
+	if lone == nil {
+		return nil
+	}
+	return lone.ready()
 }
 
 // resolve asks for a topic's metadata; both mutexes are given up meanwhile. It asks
@@ -305,7 +356,7 @@ func (p *Producer) arrived(l *lane, fresh, direct bool) (f *flight, alone bool) 
 		return nil, false
 	}
 	k.list(l)
-	if direct && p.o.Linger == 0 && k.flights == 0 && !k.launching && len(l.batches) == 1 {
+	if direct && p.direct && k.flights == 0 && !k.launching && len(l.batches) == 1 {
 		if conn := k.ready(); conn != nil {
 			if f, _ := p.take(k); f != nil {
 				f.conn, k.launching = conn, true
@@ -409,8 +460,8 @@ func (p *Producer) place(l *lane, r *Record, n int64) (*batch, error) {
 	if !l.tended {
 		l.tended = true
 		p.lanes = append(p.lanes, l)
-		p.nudge()
 	}
+	p.tendBy(b.born + p.o.DeliveryTimeout)
 	p.count(b, n)
 	if b.alone {
 		p.complete(b, true)

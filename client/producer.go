@@ -131,14 +131,17 @@ type Producer struct {
 	// batch they go into is marked as written, and nobody else touches it.
 	giving sync.Mutex
 
-	mu     sync.Mutex
-	closed bool
-	topics map[string]*outTopic
-	recent *outTopic // of the last record
-	links  map[wire.NodeID]*link
-	lanes  []*lane       // with something buffered, for tend; others are dropped as it passes
-	used   int64         // bytes of records without outcome
-	freed  chan struct{} // not nil while somebody waits for room
+	mu      sync.Mutex
+	closed  bool
+	topics  map[string]*outTopic
+	recent  *outTopic // of the last record
+	links   map[wire.NodeID]*link
+	lanes   []*lane       // with something buffered, for tend; others are dropped as it passes
+	tendsAt time.Duration // when it does so next, 0 if that is not settled
+	used    int64         // bytes of records without outcome
+	freed   chan struct{} // not nil while somebody waits for room
+
+	attended *wire.Conn // on which somebody waited for room last, reading
 
 	flushing int           // calls of Flush that wait: nothing lingers meanwhile
 	emptied  chan struct{} // not nil while somebody waits for used == 0, all callbacks called
@@ -150,7 +153,8 @@ type Producer struct {
 	futile     int  // refreshes in a row that helped nothing
 	supplying  bool // a producer id is being fetched
 
-	enough     int // bytes; see the constant
+	direct     bool // a lone Produce may carry its request to the answer, which comes within DeliveryTimeout or is given up
+	enough     int  // bytes; see the constant
 	waiters    sync.Pool
 	finished   []*batch // with outcome, callbacks not yet called
 	delivering bool     // somebody is calling them
@@ -174,6 +178,7 @@ func (c *Client) NewProducer(o ProducerOptions) (*Producer, error) {
 	p := &Producer{c: c, o: o, conns: newConns(c), wake: make(chan struct{}, 1), producer: wire.NoProducer,
 		topics: map[string]*outTopic{}, links: map[wire.NodeID]*link{}}
 	p.enough = int(min(enough, o.BufferBytes/4))
+	p.direct = o.Linger == 0 && o.DeliveryTimeout >= c.o.RequestTimeout
 	p.waiters.New = newWaiter
 	p.ctx, p.cancel = context.WithCancel(c.ctx)
 	if err := c.adopt(p); err != nil {
@@ -242,7 +247,8 @@ func newWaiter() any {
 // Callbacks run one after the other on a goroutine that has more to do than
 // they: they must not wait, not for Produce, Flush or Close of the same
 // producer either. TryProduce is safe there. None runs within a call that gives
-// records without waiting for their outcome.
+// records without waiting for their outcome, unless that waits for room: then they
+// may, and room is what they make.
 func (p *Producer) ProduceAsync(ctx context.Context, r Record, done func(Ack, error)) error {
 	return p.give(ctx, &r, done, acceptWait)
 }
@@ -257,9 +263,7 @@ func (p *Producer) TryProduce(ctx context.Context, r Record, done func(Ack, erro
 // give gives one record and carries what it is told to.
 func (p *Producer) give(ctx context.Context, r *Record, done func(Ack, error), mode acceptMode) error {
 	f, _, err := p.accept(ctx, r, done, mode)
-	if f != nil {
-		f.carry()
-	}
+	f.carry()
 	return err
 }
 
@@ -295,6 +299,7 @@ func (p *Producer) Flush(ctx context.Context) error {
 	}
 	emptied := p.emptied
 	p.flushing++
+	p.resume()
 	for _, k := range p.links {
 		k.nudge()
 	}

@@ -15,6 +15,15 @@ func (p *Producer) nudge() {
 	}
 }
 
+// tendBy has tend look at the latest at the given time; p.mu is held. Under load
+// lanes fall idle and have something again thousands of times a second.
+func (p *Producer) tendBy(at time.Duration) {
+	if p.tendsAt == 0 || at < p.tendsAt {
+		p.tendsAt = at
+		p.nudge()
+	}
+}
+
 // tend is the producer's housekeeping: it gives up what is too old, and has
 // metadata and producer ids fetched when lanes need them.
 func (p *Producer) tend() {
@@ -36,8 +45,8 @@ func (p *Producer) tend() {
 	}
 }
 
-// chores looks at every lane once and returns when the next record gets too
-// old, 0 if there is none.
+// chores looks at every lane once and returns when to do so again, 0 if none has
+// had anything lately: when the next record gets too old or, without any, could.
 func (p *Producer) chores() (wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,6 +54,9 @@ func (p *Producer) chores() (wait time.Duration) {
 		return 0
 	}
 	now, wantID := p.c.now(), false
+	if len(p.lanes) > 0 {
+		wait = p.o.DeliveryTimeout
+	}
 	busy := p.lanes[:0]
 	for _, l := range p.lanes {
 		next := l.expire(now, p.o.DeliveryTimeout, p.giveUp)
@@ -55,8 +67,8 @@ func (p *Producer) chores() (wait time.Duration) {
 			continue
 		}
 		busy = append(busy, l)
-		if next > 0 && (wait == 0 || next-now < wait) {
-			wait = next - now
+		if next > 0 {
+			wait = min(wait, next-now)
 		}
 		p.doubtful = p.doubtful || l.link == nil
 	}
@@ -72,7 +84,11 @@ func (p *Producer) chores() (wait time.Duration) {
 		p.loops.Add(1)
 		go p.supply()
 	}
-	p.deliver()
+	p.tendsAt = 0
+	if wait > 0 {
+		p.tendsAt = now + wait
+	}
+	p.deliver(nil)
 	return wait
 }
 
@@ -124,7 +140,7 @@ func (p *Producer) refresh(names []string) {
 			p.redirect(out, p.c.meta.cached(name))
 		}
 	}
-	p.deliver()
+	p.deliver(nil)
 	p.futile++
 	if err == nil && !slices.ContainsFunc(p.lanes, func(l *lane) bool { return l.link == nil && l.dead == nil }) {
 		p.futile = 0
@@ -197,9 +213,10 @@ func (p *Producer) reap(l *lane) {
 }
 
 // deliver calls the callbacks of finished batches. One goroutine at a time
-// does so, in order; whoever comes meanwhile leaves its batches to it. p.mu is
-// held, but not during the callbacks.
-func (p *Producer) deliver() {
+// does so, in order; whoever comes meanwhile leaves its batches to it. by is the
+// connection whose reader calls it, nil if none does. p.mu is held, but not during
+// the callbacks.
+func (p *Producer) deliver(by *wire.Conn) {
 	if p.delivering {
 		return
 	}
@@ -221,6 +238,9 @@ func (p *Producer) deliver() {
 		if p.freed != nil {
 			close(p.freed)
 			p.freed = nil
+			if p.attended != nil && p.attended != by {
+				p.attended.Interrupt() // whoever reads there waits for this
+			}
 		}
 	}
 	p.delivering = false
@@ -243,7 +263,7 @@ func (p *Producer) deliverSoon() {
 func (p *Producer) deliverLater() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.deliver()
+	p.deliver(nil)
 }
 
 // bury ends what is left when the loops have ended and the connections are
@@ -255,7 +275,7 @@ func (p *Producer) bury() {
 		l.kill(ErrClosed)
 		p.reap(l)
 	}
-	p.deliver()
+	p.deliver(nil)
 	for p.used > 0 || p.delivering {
 		if p.emptied == nil {
 			p.emptied = make(chan struct{})

@@ -76,10 +76,14 @@ const maxConnResponse = mem.MaxBuf - sizeLen
 //   - A Do that has what it wanted, or whose context ended, gives the turn to
 //     a goroutine if other calls still wait, and otherwise frees it. The
 //     goroutine reads until no call waits, then frees the turn and ends.
+//   - Attend takes the turn for somebody who has calls of Go under way and waits for
+//     what their answers bring; a goroutine that reads hands it over. When he leaves
+//     it is kept for him to come back, with nobody reading. A Do takes it from
+//     there as if it were free, and after keepTurn a goroutine.
 //
 // Freeing the turn and seeing that nobody waits are one step under the mutex,
 // and so are registering a call and looking whether the turn is free; hence a
-// call that waits always has somebody who reads. What has been read of a frame
+// call that waits always has somebody who reads, or will within keepTurn. What has been read of a frame
 // stays with the Conn, so the turn can change hands in the middle of one. A
 // call whose context ended stays registered, as an orphan, until its response
 // has come and was thrown away.
@@ -106,6 +110,7 @@ type Conn struct {
 	turn    uint64               // changes whenever it changes hands
 	stopped bool                 // its holder was told to look at its context
 	used    time.Time            // when it was given up last
+	att     attendance
 
 	// The fields below belong to the holder of the reading turn.
 	in       frameReader
@@ -156,6 +161,7 @@ func newConn(nc net.Conn, o DialOptions) *Conn {
 		calls:   map[uint32]*exchange{},
 	}
 	c.reader = c.readAll
+	c.att.offered = make(chan struct{}, 1)
 	if isNear(nc) {
 		c.aside = mem.StepAside
 	}

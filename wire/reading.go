@@ -11,9 +11,9 @@ import (
 // This file is the reading side of a Conn: the turn, as Conn's comment
 // describes it, and what becomes of calls when a response or a failure comes.
 
-// takeReading takes the reading turn, which is free; out.mu is held.
+// takeReading takes the reading turn, which is free or kept; out.mu is held.
 func (c *Conn) takeReading() {
-	c.reading = true
+	c.reading, c.att.kept = true, false
 	c.turn++
 }
 
@@ -25,7 +25,7 @@ func (c *Conn) await(ctx context.Context, x *exchange) (ended bool, err error) {
 		c.out.mu.Unlock()
 		return true, nil
 	}
-	if c.reading || x.id&oneWay != 0 {
+	if c.reading && !c.att.kept || x.id&oneWay != 0 {
 		x.waits = true
 		c.out.mu.Unlock()
 		select {
@@ -36,9 +36,8 @@ func (c *Conn) await(ctx context.Context, x *exchange) (ended bool, err error) {
 		}
 	}
 	c.takeReading()
-	turn := c.turn
 	c.out.mu.Unlock()
-	return c.readFor(ctx, x, turn)
+	return c.readFor(ctx, x)
 }
 
 // abandon makes x an orphan, unless it has ended after all. A request still
@@ -71,11 +70,8 @@ func (c *Conn) abandon(x *exchange, cause error) (ended bool, err error) {
 }
 
 // readFor reads on the goroutine of a Do until its call has ended or ctx is over.
-func (c *Conn) readFor(ctx context.Context, x *exchange, turn uint64) (ended bool, err error) {
-	stop := func() bool { return true }
-	if ctx.Done() != nil {
-		stop = context.AfterFunc(ctx, func() { c.stopReading(turn) })
-	}
+func (c *Conn) readFor(ctx context.Context, x *exchange) (ended bool, err error) {
+	stop := c.stopWith(ctx)
 	for {
 		c.out.mu.Lock()
 		over := x.ended || c.stopped
@@ -85,8 +81,20 @@ func (c *Conn) readFor(ctx context.Context, x *exchange, turn uint64) (ended boo
 		}
 	}
 	stop()
-	c.leaveReading()
+	c.leaveReading(false)
 	return c.abandon(x, ctx.Err())
+}
+
+// stopWith has the holder of the reading turn, who calls it, stopped when ctx ends,
+// until the function it returns is called.
+func (c *Conn) stopWith(ctx context.Context) func() bool {
+	if ctx.Done() == nil {
+		return func() bool { return true }
+	}
+	c.out.mu.Lock()
+	turn := c.turn
+	c.out.mu.Unlock()
+	return context.AfterFunc(ctx, func() { c.stopReading(turn) })
 }
 
 // stopReading makes the reader of that turn look at its context.
@@ -94,9 +102,14 @@ func (c *Conn) stopReading(turn uint64) {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
 	if c.turn == turn {
-		c.stopped = true
-		c.sock.SetReadDeadline(time.Unix(1, 0))
+		c.stopLocked()
 	}
+}
+
+// stopLocked is stopReading of the turn that there is; out.mu is held.
+func (c *Conn) stopLocked() {
+	c.stopped = true
+	c.sock.SetReadDeadline(time.Unix(1, 0))
 }
 
 // probeAfter is how long a connection may be idle before it is looked at again.
@@ -116,22 +129,28 @@ func (c *Conn) probe() {
 	if c.sock.ended() {
 		c.fail(c.sock.lastWord())
 	}
-	c.leaveReading()
+	c.leaveReading(false)
 }
 
-// leaveReading gives the reading turn to a goroutine if calls wait, else frees it.
-func (c *Conn) leaveReading() {
+// leaveReading gives the reading turn to a goroutine if calls wait, else frees it. With
+// keep it is kept instead, unless its holder was stopped.
+func (c *Conn) leaveReading(keep bool) {
 	if c.in.have() == 0 {
 		c.in.drop()
 	}
 	c.out.mu.Lock()
 	c.turn++ // a stop that comes too late finds another turn
+	c.att.turn = 0
 	if c.stopped {
-		c.stopped, c.deadline = false, time.Time{}
+		keep, c.stopped, c.deadline = false, false, time.Time{}
 	}
 	waiting, failed := c.answersDue(), c.calls == nil
 	c.reading = waiting || failed
 	c.used = time.Now()
+	if keep && waiting && !c.forsakes() {
+		waiting = false
+		c.keep()
+	}
 	c.out.mu.Unlock()
 	switch {
 	case failed:
@@ -163,15 +182,19 @@ func (c *Conn) readAll() {
 		}
 		c.out.mu.Lock()
 		if idle && !c.answersDue() && c.calls != nil {
-			c.reading = false
+			c.reading, c.att.wanted = false, false
 			c.turn++
 			c.used = time.Now()
 			c.out.mu.Unlock()
 			return
 		}
+		over := idle && c.calls != nil && c.handOver()
 		c.out.mu.Unlock()
+		if over {
+			return
+		}
 		if !c.receive() {
-			c.leaveReading()
+			c.leaveReading(false)
 			return
 		}
 	}
@@ -344,8 +367,8 @@ func (c *Conn) fail(err error) {
 		}
 		notices = append(notices, x.due())
 	}
-	drop := calls != nil && !c.reading
-	c.reading = true
+	drop := calls != nil && (!c.reading || c.att.kept)
+	c.reading, c.att.kept = true, false
 	c.out.mu.Unlock()
 	c.sock.Close()
 	if drop {
