@@ -46,6 +46,7 @@ type suite struct {
 	most        int           // pairs of a trial
 	budget      time.Duration // for everything
 	say         func(format string, args ...any)
+	freshen     func(ctx context.Context, bytes int64) error // freshMemory
 
 	format, json, html, markdown string
 }
@@ -58,7 +59,7 @@ const (
 
 // benchSuite is the command `teralog bench suite`.
 func benchSuite(ctx context.Context, args []string, start Start, _ io.Reader, out, notes io.Writer) error {
-	s := &suite{start: start, most: 5, budget: 15 * time.Minute, format: "table"}
+	s := &suite{start: start, most: 5, budget: 15 * time.Minute, format: "table", freshen: freshMemory}
 	f := newFlags(suiteHelp)
 	f.BoolVar(&s.long, "long", false, "the long workloads instead: open loop for minutes, cold backlog, past write-back, 10,000 partitions, soak")
 	f.BoolVar(&s.quick, "quick", false, "a smoke test")
@@ -254,11 +255,17 @@ func (s *suite) pairs(ctx context.Context, t *trial, n int, tell func(pair int, 
 		var l *outcome
 		if t.limit != nil {
 			tell(p, "limit")
+			if err := s.fresh(ctx, t); err != nil {
+				return limits, engines, err
+			}
 			if l, err = t.limit(ctx, s); err != nil {
 				return limits, engines, fmt.Errorf("limit: %w", err)
 			}
 		}
 		tell(p, "Teralog")
+		if err := s.fresh(ctx, t); err != nil {
+			return limits, engines, err
+		}
 		e, err := t.engine(ctx, s)
 		if err != nil {
 			return limits, engines, err
@@ -269,6 +276,15 @@ func (s *suite) pairs(ctx context.Context, t *trial, n int, tell func(pair int, 
 		engines = append(engines, e)
 	}
 	return limits, engines, nil
+}
+
+// fresh has memory ready for the new pages of a run, if the trial is one of those that
+// depend on it.
+func (s *suite) fresh(ctx context.Context, t *trial) error {
+	if t.fresh == 0 || s.quick {
+		return nil
+	}
+	return s.freshen(ctx, t.fresh)
 }
 
 // bench runs a workload as a child, so that each run begins alike and its

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -128,6 +129,33 @@ func TestPairs(t *testing.T) {
 	f(nil, named("B", 0), 2, "BB", 0, 2, "")
 	f(named("a", 0), named("B", 2), 3, "aBaB", 1, 1, "B is broken")
 	f(named("a", 2), named("B", 0), 3, "aBa", 1, 1, "limit: a is broken")
+
+	// Both sides find the same memory.
+	fresh := func(quick bool, bytes int64, want string, fault error) {
+		t.Helper()
+		order.Reset()
+		s := &suite{quick: quick, freshen: func(_ context.Context, n int64) error {
+			fmt.Fprint(&order, n)
+			return fault
+		}}
+		_, _, err := s.pairs(t.Context(), &trial{limit: named("a", 0), engine: named("B", 0), fresh: bytes}, 2, func(int, string) {})
+		if order.String() != want || err != fault {
+			t.Fatalf("%s: %v", &order, err)
+		}
+	}
+	fresh(false, 7, "7a7B7a7B", nil)
+	fresh(false, 0, "aBaB", nil)
+	fresh(true, 7, "aBaB", nil)
+	fresh(false, 7, "7", errors.New("no memory"))
+}
+
+// TestFreshMemory: nobody waits for it who has given up.
+func TestFreshMemory(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := freshMemory(ctx, 1<<20); err != context.Canceled {
+		t.Error(err)
+	}
 }
 
 func TestWrong(t *testing.T) {

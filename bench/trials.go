@@ -33,6 +33,7 @@ type trial struct {
 	figures       []figureOf
 	takes         time.Duration // about, for one pair
 	pairs         int           // at most; 0: as many as the suite makes
+	fresh         int64         // bytes of new pages that one run takes, if that is what it measures
 	quick         bool          // part of the smoke form
 }
 
@@ -195,7 +196,8 @@ func produceTrial(a shape) trial {
 				"--records", text(s.scaled(bytes)/a.record))...)
 		},
 		figures: []figureOf{throughput(low, aim), brokerCPU(2, cpuAim)},
-		takes:   4 * time.Second, quick: a.batch == 64<<10 && a.partitions == 12,
+		fresh:   bytes + 500e6, // and what is moved to warm up
+		takes:   9 * time.Second, quick: a.batch == 64<<10 && a.partitions == 12,
 	}
 }
 
