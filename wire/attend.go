@@ -39,8 +39,8 @@ type attendance struct {
 }
 
 // Attend takes the reading turn for a caller who waits for what responses bring
-// and reports whether it did; he calls ReadUntil then. If a goroutine reads it will hand over behind
-// the next response, and Offered tells.
+// and reports whether it did; he calls ReadUntil then. If a goroutine reads it will
+// hand over behind the next response, and Offered tells.
 func (c *Conn) Attend() bool {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
@@ -75,9 +75,9 @@ func (a *attendance) miss(now time.Time) {
 func (c *Conn) Offered() <-chan struct{} { return c.att.offered }
 
 // ReadUntil delivers responses on the caller's goroutine, who had true from
-// Attend, until over reports true, ctx ends, somebody interrupts, none is to come or the
-// connection fails. Callbacks of Go run there. What comes later is read once he or another
-// one attends again, and by a goroutine after keepTurn.
+// Attend, until over reports true, ctx ends, somebody interrupts, none is to come or
+// the connection fails. Callbacks of Go run there. What comes later is read once he
+// or another one attends again, and by a goroutine after keepTurn.
 func (c *Conn) ReadUntil(ctx context.Context, over func() bool) {
 	stop := c.stopWith(ctx)
 	for !over() && c.attends() && c.receive() {
