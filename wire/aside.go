@@ -24,11 +24,15 @@ func (a *aside) due(now time.Time) bool {
 	return at-last >= int64(asideEvery) && a.last.CompareAndSwap(last, at)
 }
 
+// asideRead is how many bytes read at once are too many for a step aside: somebody
+// reads a backlog, and gives up the processor behind each large piece in any case.
+const asideRead = 64 << 10
+
 // stepAside leaves the processor to the broker, if that is on this machine, sent
 // what was just read from this processor and has more to do for us: its answer woke
 // whoever reads it here, and the two would go on taking turns. See mem.StepAside.
 func (c *Conn) stepAside() {
-	if c.aside == nil || !c.pipelines() || !asides.due(time.Now()) {
+	if c.aside == nil || c.in.n >= asideRead || !c.pipelines() || !asides.due(time.Now()) {
 		return
 	}
 	if cpu, ok := c.sock.sentFrom(); ok {

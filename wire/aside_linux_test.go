@@ -86,3 +86,16 @@ func TestIsNear(t *testing.T) {
 	f(&net.UnixAddr{Name: "a"}, &net.UnixAddr{Name: "b"}, false) // no processor is known of those
 	f(nil, nil, false)
 }
+
+// TestAsideRead: who reads a backlog stays where he is.
+func TestAsideRead(t *testing.T) {
+	c := &Conn{sock: &socket{}, calls: map[uint32]*exchange{1: nil, 2: nil}, aside: func(int) bool { return false }}
+	for n, looks := range map[int]bool{1: true, asideRead - 1: true, asideRead: false, asideRead + 1: false} {
+		asides.last.Store(-int64(time.Hour))
+		c.in.n = n
+		c.stepAside()
+		if looked := asides.last.Load() != -int64(time.Hour); looked != looks {
+			t.Errorf("%d bytes: %v", n, looked)
+		}
+	}
+}
