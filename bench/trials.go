@@ -197,7 +197,7 @@ func produceTrial(a shape) trial {
 		},
 		figures: []figureOf{throughput(low, aim), brokerCPU(2, cpuAim)},
 		fresh:   bytes + 500e6, // and what is moved to warm up
-		takes:   9 * time.Second, quick: a.batch == 64<<10 && a.partitions == 12,
+		takes:   7500 * time.Millisecond, pairs: 3, quick: a.batch == 64<<10 && a.partitions == 12,
 	}
 }
 
