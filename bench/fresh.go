@@ -9,18 +9,18 @@ import (
 )
 
 // A virtual machine gives memory that is free back to its host, and pays for it when
-// it is used again: a new page of a file costs four times as much then. Linux does so
-// 2 s after something large was freed, with all that is free, so what a run finds
-// would depend on what ran before it, and a broker, which takes a moment to start, would find
-// less than a probe. So memory for a run is held until nothing is about to be
-// given back, and let go right before it.
+// it is used again: a new page of a file costs several times as much then. Linux does
+// so 2 s after something large was freed, with all that is free, so what a run finds
+// would depend on what ran before it, and a broker, which takes a moment to start,
+// would find less than a probe. So memory for a run is held until nothing is about to
+// be given back, and let go right before it.
 
-// reportAfter is how long it takes until free memory has been given back, and longer than
-// a run should.
+// reportAfter is how long it takes until free memory has been given back, and longer
+// than a run should take.
 const reportAfter = 2200 * time.Millisecond
 
-// freshMemory sees to it that the next new pages, so many bytes of them, are of memory that
-// is the machine's own; it takes half of what is free at most.
+// freshMemory sees to it that the next new pages, so many bytes of them, are of memory
+// that is the machine's own; it takes half of what is free at most.
 func freshMemory(ctx context.Context, bytes int64) error {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
