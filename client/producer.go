@@ -202,10 +202,9 @@ func (p *Producer) Produce(ctx context.Context, r Record) (Ack, error) {
 		p.waiters.Put(w)
 		return Ack{Topic: r.Topic, Partition: r.Partition, Offset: -1}, err
 	}
-	switch {
-	case alone:
+	if alone {
 		f.direct(ctx)
-	case f != nil:
+	} else {
 		f.carry()
 	}
 	select {

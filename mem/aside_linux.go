@@ -34,7 +34,7 @@ func StepAside(from int) bool {
 	if !ok || others.call(calls.setaffinity) != nil { // the kernel moves us within the call
 		return false
 	}
-	may.call(calls.setaffinity)
+	may.call(calls.setaffinity) // which it was a moment ago: that cannot be refused
 	return true
 }
 

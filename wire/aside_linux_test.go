@@ -99,3 +99,10 @@ func TestAsideRead(t *testing.T) {
 		}
 	}
 }
+
+// TestAsideTLS: of an encrypted connection it is not known where the broker runs, and no look is lost on it.
+func TestAsideTLS(t *testing.T) {
+	if c := newLoopOf(t, encrypted, echo).dial(t); c.aside != nil {
+		t.Error("would step aside")
+	}
+}

@@ -89,7 +89,7 @@ const maxConnResponse = mem.MaxBuf - sizeLen
 // has come and was thrown away.
 type Conn struct {
 	sock    *socket
-	aside   func(cpu int) bool // mem.StepAside if the broker is on this machine, else nil
+	aside   func(cpu int) bool // mem.StepAside if the broker is on this machine and not reached by TLS, else nil
 	pool    *mem.Pool
 	limit   int // of a response frame's size
 	silence time.Duration
@@ -162,7 +162,7 @@ func newConn(nc net.Conn, o DialOptions) *Conn {
 	}
 	c.reader = c.readAll
 	c.att.offered = make(chan struct{}, 1)
-	if isNear(nc) {
+	if c.sock.raw != nil && isNear(nc) {
 		c.aside = mem.StepAside
 	}
 	for a := range c.versions {
