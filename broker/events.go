@@ -73,11 +73,12 @@ func (k EventKind) String() string { return kinds[k].name }
 
 // Bounds of the events, inclusive.
 const (
-	maxEvents     = 1024 // kept
-	maxFields     = 12   // of one event
-	maxFieldBytes = 512  // of a field's name, and of its value
-	stormRate     = 1    // events a second of each stormy kind,
-	stormBurst    = 16   // and at once
+	maxEvents     = 1024      // kept,
+	maxLines      = 256 << 10 // bytes of their lines
+	maxFields     = 12        // of one event
+	maxFieldBytes = 512       // of a field's name, and of its value
+	stormRate     = 1         // events a second of each stormy kind,
+	stormBurst    = 16        // and at once
 )
 
 // An event is one thing that happened, in the form in which it is kept.
@@ -86,17 +87,25 @@ type event struct {
 	line   string // as JSON, without a line end
 	kind   EventKind
 	wall   int64       // milliseconds since the Unix epoch
-	fields []slog.Attr // cut already; nil if it was read from a file
+	fields []slog.Attr // cut already; nil if it is in the log, or was read from a file
 }
 
-// events keeps the last maxEvents. Whoever reads them does so at his own pace,
-// and is told what he has missed: nobody who is slow, be it a client, a disk or
-// what takes the log, holds up those to whom something happens. Any goroutine.
+// events keeps the last maxEvents, fewer if their lines are more than maxLines
+// bytes. Whoever reads them does so at his own pace, and is told what he has
+// missed: nobody who is slow, be it a client, a disk or what takes the log, holds
+// up those to whom something happens. Any goroutine.
+//
+// The lines lie one behind the other in memory of their own. A string for each
+// would live for minutes among what lives for microseconds, and keep a page of
+// the heap from being given back.
 type events struct {
 	mu      sync.Mutex // a leaf, held for some microseconds
 	last    uint64     // the newest number given away
 	added   uint64     // events so far; the n-th lies in ring[n % maxEvents]
-	ring    [maxEvents]event
+	first   uint64     // the oldest of them that is kept; added if there is none
+	ring    [maxEvents]slot
+	lines   []byte            // of maxLines bytes, or none yet; byte n lies in lines[n % maxLines]
+	written uint64            // bytes of lines so far
 	counts  [endOfKinds]int64 // those not kept included
 	changed chan struct{}     // closed with the next event, nil if nobody waits for it
 	storm   [endOfKinds]struct {
@@ -108,6 +117,13 @@ type events struct {
 		sync.Mutex
 		seq uint64 // of the newest event in the log
 	}
+}
+
+// A slot holds one event, whose line is in events.lines.
+type slot struct {
+	event
+	at  uint64 // where its line begins
+	len int
 }
 
 // event notes that something happened which an operator may act on: it is in
@@ -138,9 +154,35 @@ func (e *events) add(kind EventKind, fields []slog.Attr, now mem.Now) {
 	}
 }
 
+// put keeps v, whose line has at most maxLines bytes, and lets go of as many of
+// the oldest as that takes. e.mu is held.
 func (e *events) put(v event) {
-	e.ring[e.added%maxEvents] = v
+	if e.lines == nil {
+		e.lines = make([]byte, maxLines)
+	}
+	line := v.line
+	v.line = ""
+	for e.first < e.added && (e.added-e.first == maxEvents || e.written+uint64(len(line))-e.slot(e.first).at > maxLines) {
+		e.first++
+	}
+	n := copy(e.lines[e.written%maxLines:], line)
+	copy(e.lines, line[n:])
+	*e.slot(e.added) = slot{event: v, at: e.written, len: len(line)}
 	e.added++
+	e.written += uint64(len(line))
+}
+
+// slot returns where the n-th event is kept.
+func (e *events) slot(n uint64) *slot { return &e.ring[n%maxEvents] }
+
+// appendLine appends the line of the n-th event. e.mu is held.
+func (e *events) appendLine(to []byte, n uint64) []byte {
+	s := e.slot(n)
+	line := e.lines[s.at%maxLines:]
+	if s.len <= len(line) {
+		return append(to, line[:s.len]...)
+	}
+	return append(append(to, line...), e.lines[:s.len-len(line)]...)
 }
 
 // calm adds to fields how many events of a stormy kind were left out; ok is
@@ -175,20 +217,36 @@ func (e *events) after(seq uint64, some int) (found []event, lost uint64, wake <
 	if seq > e.last {
 		seq = 0
 	}
-	first := e.added - min(e.added, maxEvents)
-	at := first + uint64(sort.Search(int(e.added-first), func(i int) bool { return e.ring[(first+uint64(i))%maxEvents].seq > seq }))
+	at := e.find(seq)
 	if at == e.added {
 		if e.changed == nil {
 			e.changed = make(chan struct{})
 		}
 		return nil, 0, e.changed
 	}
-	lost = e.ring[at%maxEvents].seq - seq - 1
-	for next := seq + lost + 1; at < e.added && len(found) < some && e.ring[at%maxEvents].seq == next; next++ {
-		found = append(found, e.ring[at%maxEvents])
+	lost = e.slot(at).seq - seq - 1
+	for next := seq + lost + 1; at < e.added && len(found) < some && e.slot(at).seq == next; next++ {
+		v := e.slot(at).event
+		v.line = string(e.appendLine(nil, at))
+		found = append(found, v)
 		at++
 	}
 	return found, lost, nil
+}
+
+// find returns which event is the oldest kept that comes after the one numbered
+// seq, added if there is none. e.mu is held.
+func (e *events) find(seq uint64) (n uint64) {
+	return e.first + uint64(sort.Search(int(e.added-e.first), func(i int) bool { return e.slot(e.first+uint64(i)).seq > seq }))
+}
+
+// forget lets go of the fields of the event numbered seq, which is in the log.
+func (e *events) forget(seq uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := e.find(seq - 1); n < e.added && e.slot(n).seq == seq {
+		e.slot(n).fields = nil
+	}
 }
 
 // count returns how many events of a kind there have been in this process.
@@ -226,6 +284,7 @@ func (b *Broker) logEvents() (wake <-chan struct{}) {
 				line.AddAttrs(v.fields...)
 				b.log.Handler().Handle(context.Background(), line) // nobody could be told of an error
 			}
+			b.events.forget(v.seq)
 			l.seq = v.seq
 		}
 	}

@@ -52,7 +52,7 @@ func (f *eventFile) load(e *events) error {
 	for len(text) > 0 {
 		line, rest, whole := bytes.Cut(text, []byte{'\n'})
 		var v savedLine
-		if !whole || json.Unmarshal(line, &v) != nil || v.Next == 0 && v.Seq <= newest {
+		if !whole || len(line) > maxLines || json.Unmarshal(line, &v) != nil || v.Next == 0 && v.Seq <= newest {
 			break
 		}
 		if v.Next > 0 {
@@ -146,13 +146,13 @@ func (e *events) newest(max int) (text []byte, last uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	from := e.added
-	for n := 0; from > 0 && e.added-from < maxEvents; from-- {
-		if n += len(e.ring[(from-1)%maxEvents].line) + 1; n > max {
+	for n := 0; from > e.first; from-- {
+		if n += e.slot(from-1).len + 1; n > max {
 			break
 		}
 	}
 	for ; from < e.added; from++ {
-		text = append(append(text, e.ring[from%maxEvents].line...), '\n')
+		text = append(e.appendLine(text, from), '\n')
 	}
 	return text, e.last
 }

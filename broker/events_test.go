@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -196,4 +198,47 @@ func TestWhatIsNoted(t *testing.T) {
 	f(start, made, trimmed)
 	r.delete(id)
 	f(start, made, trimmed, `"kind":"topic_deleted","fields":{"topic":"t","id":"`+fmt.Sprint(id)+`","partitions":2}`)
+}
+
+// TestEventMemory keeps lines of every length, up to the longest there can be,
+// over and over: each is told as it was noted, no more are let go of than must
+// be, and nothing of an event stays on the heap once it is logged.
+func TestEventMemory(t *testing.T) {
+	long := make([]slog.Attr, maxFields)
+	for i := range long {
+		long[i] = slog.String(strings.Repeat("\x1b", maxFieldBytes), strings.Repeat("\x1b", maxFieldBytes))
+	}
+	b := &Broker{log: newLog(io.Discard, "debug")}
+	e := &b.events
+	rng := rand.New(rand.NewPCG(1, 2))
+	var want []string // of all events
+	for range 4 * maxEvents {
+		fields := []slog.Attr{slog.String("topic", strings.Repeat("x", rng.IntN(maxFieldBytes)))}
+		if rng.IntN(100) == 0 {
+			fields = long[:rng.IntN(maxFields+1)]
+		}
+		e.add(EventTopicCreated, fields, mem.Now{})
+		want = append(want, eventLine(e.last, EventTopicCreated, kept(fields), 0))
+
+		bytes, most := 0, 0
+		for most < min(len(want), maxEvents) && bytes+len(want[len(want)-1-most]) <= maxLines {
+			bytes += len(want[len(want)-1-most])
+			most++
+		}
+		found, _, _ := e.after(0, maxEvents)
+		if len(found) != most {
+			t.Fatalf("%d events kept of %d, want %d", len(found), e.last, most)
+		}
+		for i, v := range found {
+			if v.line != want[len(want)-most+i] {
+				t.Fatalf("event %d of %d is %s, want %s", v.seq, e.last, v.line, want[len(want)-most+i])
+			}
+		}
+	}
+	b.logEvents()
+	for n := e.first; n < e.added; n++ {
+		if v := e.slot(n); v.fields != nil || v.line != "" {
+			t.Fatalf("event %d holds %+v", v.seq, v.event)
+		}
+	}
 }

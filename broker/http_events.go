@@ -156,8 +156,8 @@ func readSince(r *http.Request, stream bool) (since int64, follow bool, err erro
 func (e *events) oldest() uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.added == 0 {
+	if e.first == e.added {
 		return e.last + 1
 	}
-	return e.ring[(e.added-min(e.added, maxEvents))%maxEvents].seq
+	return e.slot(e.first).seq
 }
