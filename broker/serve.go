@@ -128,6 +128,7 @@ func serveIn(ctx context.Context, c Config, env Env, out io.Writer) error {
 	defer end()
 	go b.reloadOn(serving, hung)
 	go mem.Calm(ctx, min((c.Flushers+laneWorkers)*len(c.Dirs()), maxKeptProcs), b.effort)
+	go mem.CollectRarely(ctx, b.effort)
 	return b.Run(ctx, manager.attend(b, l.plain, l.String()), l.tenants...)
 }
 
