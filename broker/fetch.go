@@ -336,8 +336,10 @@ func (f *fetch) check() bool {
 		if found.Sound() {
 			continue
 		}
-		f.b.rest(f.lanes[n-1], found.Len)
+		l := f.lanes[n-1]
+		f.b.rest(l, found.Len)
 		err := found.Check()
+		l.yield()
 		if errors.Is(err, wire.CodeCorrupt) {
 			return false
 		}

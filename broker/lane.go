@@ -13,7 +13,8 @@ import (
 // and neither a connection nor what is in memory nor another disk.
 type lane struct {
 	jobs
-	pace *mem.Bucket // bytes read for readers far behind; nil: as many as come
+	pace  *mem.Bucket // bytes read for readers far behind; nil: as many as come
+	yield func()      // mem.Yield: who has read and summed up a piece lets producers go first
 
 	produced atomic.Int64 // batches the broker had taken when it was looked last,
 	at       atomic.Int64 // and when that had last changed, on the monotonic clock
@@ -32,7 +33,7 @@ const (
 )
 
 func newLane(rate int64) *lane {
-	l := &lane{jobs: make(jobs, maxLane)}
+	l := &lane{jobs: make(jobs, maxLane), yield: mem.Yield}
 	if rate > 0 {
 		l.pace = mem.NewBucket(rate, paceBurst)
 	}

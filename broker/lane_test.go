@@ -263,6 +263,33 @@ func TestCatchUpPace(t *testing.T) {
 	})
 }
 
+// TestColdYields: who has read a piece from the disk lets others go first, before
+// it is sent; what is in memory needs no such thing.
+func TestColdYields(t *testing.T) {
+	coldBubble(t, func(r *coldRig) {
+		var yields atomic.Int64
+		for _, l := range r.b.lanes {
+			l.yield = func() { yields.Add(1) }
+		}
+		c := r.dial()
+		defer c.Close()
+		f := func(want int64) {
+			t.Helper()
+			before := yields.Load()
+			r.fetch(c, 0, 0, false)
+			if got := yields.Load() - before; got != want {
+				t.Errorf("gave up the processor %d times, want %d", got, want)
+			}
+		}
+
+		r.forget(0)
+		f(1)
+		f(0)
+		r.forget(0)
+		f(1)
+	})
+}
+
 // TestDamageShows: damage that a reader meets is in /recovery, in the metrics and,
 // once, among the events.
 func TestDamageShows(t *testing.T) {
