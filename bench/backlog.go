@@ -22,8 +22,10 @@ Reads a backlog that is not in memory while others produce at half of full
 speed, and says how fast that went, what it did to the producers, and whether
 the newest records stayed in memory. In turn: the backlog is written; full speed
 is measured, unless --rate says what half of it is; producers go undisturbed;
-producers go while the backlog is read. Memory is only looked at, and given up
-before, for a broker of our own, whose files are known.
+producers go while the backlog is read. Before each of the three the page cache
+gives up what was written, but for the newest records, so that all find the same
+memory free. It is only looked at, and given up, for a broker of our own, whose
+files are known.
 
   teralog bench backlog --backlog 10GiB --partitions 12 --dir /var/tmp
 `
@@ -89,25 +91,27 @@ func measureBacklog(ctx context.Context, t *target, l *load, d *Display) (*Resul
 	}
 	paced := *l
 	if l.rate == 0 {
+		if err := t.forget(l); err != nil {
+			return nil, err
+		}
 		d.Say("full speed:")
-		flat.duration = min(l.duration, 5*time.Second)
 		full, err := produceOnce(ctx, t, &flat, d)
 		if err != nil || full.Interrupted {
 			return full, err
 		}
 		paced.rate = max(int64(full.RecordsPerSecond/2), int64(l.producers))
 	}
+	if err := t.forget(l); err != nil {
+		return nil, err
+	}
 	d.Say("undisturbed, %s records/s:", group(paced.rate))
 	calm, err := produceOnce(ctx, t, &paced, d)
 	if err != nil || calm.Interrupted {
 		return calm, err
 	}
-	b := &Backlog{Undisturbed: calm.Latency}
-	if t.dir != "" {
-		if err := t.forget(l); err != nil {
-			return calm, err
-		}
-		b.Cold = true
+	b := &Backlog{Undisturbed: calm.Latency, Cold: t.dir != ""}
+	if err := t.forget(l); err != nil {
+		return calm, err
 	}
 	d.Say("while the backlog is read:")
 	r, err := t.readWhileProducing(ctx, &paced, d, b, ends)
@@ -252,8 +256,13 @@ func (t *target) ends(l *load, f func(name string, tail int64) (int64, error)) e
 }
 
 // forget has the kernel drop the topic's files from its cache, but for the hot
-// tail.
-func (t *target) forget(l *load) error { return t.ends(l, forgetFile) }
+// tail, if the broker is our own.
+func (t *target) forget(l *load) error {
+	if t.dir == "" {
+		return nil
+	}
+	return t.ends(l, forgetFile)
+}
 
 // forgetFile drops all but the last bytes of a file from the cache, which the
 // kernel does only with what is on the disk.

@@ -33,7 +33,7 @@ type trial struct {
 	figures       []figureOf
 	takes         time.Duration // about, for one pair
 	pairs         int           // at most; 0: as many as the suite makes
-	fresh         int64         // bytes of new pages that one run takes, if that is what it measures
+	fresh         int64         // bytes of new pages that one run takes, if that matters
 	quick         bool          // part of the smoke form
 }
 
@@ -243,6 +243,7 @@ func pinged(ctx context.Context, n int64) (*outcome, error) {
 
 // openLoop asks for a rate while consumers follow and segments roll and expire.
 func openLoop(record, rate int64, lasts time.Duration) trial {
+	const kept = 12 * (256 + 2*64) << 20 // until retention makes room for what comes
 	t := trial{
 		section: sectionLatency, name: fmt.Sprintf("%s records/s of %s asked for, 12 partitions, 1 tail, %s", group(rate), spaced(record), wire.FormatDuration(lasts)),
 		engine: func(ctx context.Context, s *suite) (*outcome, error) {
@@ -257,7 +258,7 @@ func openLoop(record, rate int64, lasts time.Duration) trial {
 				return ratio(r.RecordsPerSecond, float64(*r.AskedRate))
 			}},
 			latencyAt("ack P99", 10, 5, p99).inMillis(), latencyAt("ack P99.9", 50, 20, p999).inMillis()},
-		takes: lasts + 4*time.Second, pairs: 1, quick: record == 100 && lasts < time.Minute,
+		takes: lasts + 10*time.Second, pairs: 1, quick: record == 100 && lasts < time.Minute, fresh: min(kept, record*rate*int64(lasts/time.Second)),
 	}
 	if lasts >= time.Minute {
 		t.section = sectionLong
