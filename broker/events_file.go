@@ -31,7 +31,7 @@ type eventFile struct {
 
 const (
 	eventsName    = "events.jsonl"
-	maxEventFile  = 2 << 20 // bytes, inclusive; then the newest half of that stays
+	maxEventFile  = 2 << 20 // bytes, inclusive; then what is in memory stays, an eighth of that
 	unknownEvents = 256
 )
 
@@ -112,7 +112,7 @@ func (f *eventFile) save(e *events) (wake <-chan struct{}, err error) {
 // renew replaces the file by one that holds the newest events. It leaves the
 // old one as it is if that fails.
 func (f *eventFile) renew(e *events) error {
-	text, newest := e.newest(maxEventFile / 2)
+	text, newest := e.newest(maxEventFile)
 	if err := storage.ReplaceFile(f.fs, f.name, text); err != nil {
 		return err
 	}

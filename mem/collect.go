@@ -13,11 +13,12 @@ import (
 // is asked once a second.
 //
 // By itself the collector runs once the heap has doubled, which for a broker that
-// holds 4 MB is twice a second, each time on a quarter of the processors, with a
-// stop at each of the others and an end to what a sync.Pool keeps. With
-// garbageRoom it does so some times a minute, for memory that is taken once. A
-// process that holds more than that is left alone, and so is one that has GOGC in
-// its environment: its user knows better.
+// holds 3 MB is every one or two seconds, each time on a quarter of the processors,
+// with a stop at each of the others and an end to what a sync.Pool keeps. With
+// garbageRoom it does so some times a minute, for memory that is taken once: what
+// the heap grows to depends less on what it holds, and is reached at once. A
+// process that holds more than garbageRoom is left alone, and so is one that has
+// GOGC in its environment: its user knows better.
 func CollectRarely(ctx context.Context, work func() int64) {
 	if _, set := os.LookupEnv("GOGC"); set {
 		return
