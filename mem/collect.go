@@ -1,47 +1,14 @@
 package mem
 
 import (
-	"context"
-	"os"
 	"runtime/debug"
 	"runtime/metrics"
-	"time"
 )
 
-// CollectRarely has the garbage collector of a busy process run more rarely than
-// it would, until ctx ends. work returns how many operations there have been; it
-// is asked once a second.
-//
-// By itself the collector runs once the heap has doubled, which for a broker that
-// holds 3 MB is every one or two seconds, each time on a quarter of the processors,
-// with a stop at each of the others and an end to what a sync.Pool keeps. With
-// garbageRoom it does so some times a minute, for memory that is taken once: what
-// the heap grows to depends less on what it holds, and is reached at once. A
-// process that holds more than garbageRoom is left alone, and so is one that has
-// GOGC in its environment: its user knows better.
-func CollectRarely(ctx context.Context, work func() int64) {
-	if _, set := os.LookupEnv("GOGC"); set {
-		return
-	}
-	tick := time.NewTicker(collectLook)
-	defer tick.Stop()
-	g := newCollector()
-	defer g.set(gcPercent)
-	for load := new(load); ; {
-		g.look(load.busy(work()))
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 const (
-	collectLook = time.Second // between two looks at the work done
-	garbageRoom = 16 << 20    // bytes that a busy process may at least allocate between two collections
-	gcPercent   = 100         // GOGC of the runtime's own accord,
-	gcMost      = 400         // and the highest set here: the runtime's least heap grows with it, 4 MiB at 100
+	garbageRoom = 16 << 20 // bytes that a busy process may at least allocate between two collections
+	gcPercent   = 100      // GOGC of the runtime's own accord,
+	gcMost      = 400      // and the highest set here: the runtime's least heap grows with it, 4 MiB at 100
 )
 
 // A collector is the runtime's, as CollectRarely has set it.
