@@ -40,7 +40,7 @@ func benchBacklog(ctx context.Context, args []string, start Start, _ io.Reader, 
 	l.rateFlag(f)
 	l.outputFlags(f)
 	f.Var(duration(&l.warmUp), "warm-up", "time before anything counts")
-	f.Var(duration(&l.duration), "duration", "time that producers go undisturbed")
+	f.Var(duration(&l.duration), "duration", "time that full speed is measured, and then that producers go undisturbed")
 	f.IntVar(&l.consumers, "consumers", l.consumers, "consumers that read the backlog, each all of it")
 	f.Var(size(&l.backlog), "backlog", "bytes of records to read")
 	l.refine = l.someConsumers

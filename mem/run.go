@@ -110,7 +110,7 @@ const (
 
 // CollectRarely has the garbage collector of a busy process run more rarely than
 // it would, until ctx ends. work returns how many operations there have been; it
-// is asked once a second.
+// is asked once a second, and calmWork of them since then are busy.
 //
 // By itself the collector runs once the heap has doubled, which for a broker that
 // holds 3 MB is every one or two seconds, each time on a quarter of the processors,
