@@ -89,32 +89,28 @@ func measureBacklog(ctx context.Context, t *target, l *load, d *Display) (*Resul
 	if err != nil {
 		return nil, err
 	}
-	paced := *l
-	if l.rate == 0 {
+	// Each part finds the cache as the one before it did.
+	part := func(name string, run func() (*Result, error)) (*Result, error) {
 		if err := t.forget(l); err != nil {
 			return nil, err
 		}
-		d.Say("full speed:")
-		full, err := produceOnce(ctx, t, &flat, d)
+		d.Say("%s:", name)
+		return run()
+	}
+	paced := *l
+	if l.rate == 0 {
+		full, err := part("full speed", func() (*Result, error) { return produceOnce(ctx, t, &flat, d) })
 		if err != nil || full.Interrupted {
 			return full, err
 		}
 		paced.rate = max(int64(full.RecordsPerSecond/2), int64(l.producers))
 	}
-	if err := t.forget(l); err != nil {
-		return nil, err
-	}
-	d.Say("undisturbed, %s records/s:", group(paced.rate))
-	calm, err := produceOnce(ctx, t, &paced, d)
+	calm, err := part(fmt.Sprintf("undisturbed, %s records/s", group(paced.rate)), func() (*Result, error) { return produceOnce(ctx, t, &paced, d) })
 	if err != nil || calm.Interrupted {
 		return calm, err
 	}
 	b := &Backlog{Undisturbed: calm.Latency, Cold: t.dir != ""}
-	if err := t.forget(l); err != nil {
-		return calm, err
-	}
-	d.Say("while the backlog is read:")
-	r, err := t.readWhileProducing(ctx, &paced, d, b, ends)
+	r, err := part("while the backlog is read", func() (*Result, error) { return t.readWhileProducing(ctx, &paced, d, b, ends) })
 	if r == nil {
 		return nil, err
 	}

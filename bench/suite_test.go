@@ -26,6 +26,10 @@ func TestTrials(t *testing.T) {
 			if x.engine == nil || len(x.figures) == 0 || x.takes == 0 || (x.limit == nil) != (x.against == "") {
 				t.Errorf("%s lacks something: %+v", x.name, x)
 			}
+			// What writes much in a short time would else measure whose memory it was.
+			if writes := x.section == sectionProduce || strings.Contains(x.name, "asked for"); writes != (x.fresh > 0) {
+				t.Errorf("%s finds %d bytes of held memory", x.name, x.fresh)
+			}
 			if len(sections) == 0 || sections[len(sections)-1] != x.section {
 				sections = append(sections, x.section)
 			}

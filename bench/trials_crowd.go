@@ -234,7 +234,7 @@ func coldTrial() trial {
 			of("read rate", "GB/s", true, 0.4, 1.2, func(b *Backlog) *float64 { return ratio(b.MBPerSecond, 1e3) }),
 			of("producer's P99 over undisturbed", "times", false, 3, 1.5, func(b *Backlog) *float64 { return b.P99Ratio }),
 			of("newest bytes still in memory", "%", true, 80, 95, func(b *Backlog) *float64 { return percent(b.TailInCache) })},
-		takes: 100 * time.Second, pairs: 1,
+		takes: 100 * time.Second, pairs: 3,
 	}
 }
 
