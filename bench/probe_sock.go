@@ -41,8 +41,16 @@ type sock struct {
 func newSock(c net.Conn) (*sock, error) {
 	s := &sock{conn: c.(*net.TCPConn), lowat: 1}
 	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
 	s.raw = raw
 	s.onRead, s.onWrite = s.tryRead, s.tryWrite
+	// A limit has no use for a kernel that sends by a clock, as BBR does. One that
+	// cannot be told sends as it likes.
+	err = raw.Control(func(fd uintptr) {
+		unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
+	})
 	return s, err
 }
 

@@ -104,18 +104,15 @@ func (p *Producer) acceptSome(ctx context.Context, rs []Record, from int, done O
 // encoded it may have been deleted, or the producer closed.
 func (p *Producer) takes(t *outTopic) bool { return p.recent == t && !p.closed }
 
-// same reports whether r, which follows last, goes to the same partition of the
-// topic, which is l's. It looks at nothing that p.mu guards.
-func (t *outTopic) same(last, r *Record, l *lane) bool {
-	switch {
-	case r.Topic != t.name:
-		return false
-	case r.Key == nil && !r.Pinned:
-		return last.Key == nil && !last.Pinned // then it only moves with a complete batch
-	}
+// goesTo reports whether r, which may not go anywhere, goes to l. It looks at nothing
+// that p.mu guards.
+func (t *outTopic) goesTo(l *lane, r *Record) bool {
 	next, err := t.lane(r)
 	return err == nil && next == l
 }
+
+// anywhere reports whether the producer may choose the record's partition.
+func (r *Record) anywhere() bool { return r.Key == nil && !r.Pinned }
 
 // millis returns the event time, in milliseconds since the epoch.
 func (r *Record) millis() int64 {
@@ -197,17 +194,28 @@ func (p *Producer) endRun(w *writing, from int, done Outcome) *flight {
 // without p.mu, under p.giving.
 func (w *writing) write() (err error) {
 	l, to := w.b.lane, w.b.builder
+	t := l.topic
+	last := &w.rs[w.at-1]
+	when, ms := last.Time, last.millis() // those given together were mostly stamped together
 	at, spent := w.at, int64(0)
-	for last := &w.rs[at-1]; at < len(w.rs); at++ {
+	for ; at < len(w.rs); at++ {
 		r := &w.rs[at]
 		n := cost(r)
-		if spent+n > w.room || !l.topic.same(last, r, l) {
+		if spent+n > w.room || r.Topic != t.name {
+			break
+		}
+		// Records that may go anywhere go on to another partition only when a batch
+		// is complete.
+		if r.anywhere() && !last.anywhere() || !r.anywhere() && !t.goesTo(l, r) {
 			break
 		}
 		if w.full = int64(to.Len())+n > int64(w.most); w.full {
 			break
 		}
-		if _, err = to.Add(r.millis(), r.Key, r.Value, r.Headers); err != nil {
+		if r.Time != when {
+			when, ms = r.Time, r.millis()
+		}
+		if _, err = to.Add(ms, r.Key, r.Value, r.Headers); err != nil {
 			break
 		}
 		spent += n
@@ -385,7 +393,7 @@ func (p *Producer) arrived(l *lane, fresh, direct bool) (f *flight, alone bool) 
 // it would begin another one there that nobody goes on to fill.
 func (p *Producer) laneFor(t *outTopic, r *Record, n int64) (*lane, error) {
 	l, err := t.lane(r)
-	if err != nil || r.Pinned || r.Key != nil {
+	if err != nil || !r.anywhere() {
 		return l, err
 	}
 	if b := l.last(); b != nil && !b.takes(n) {

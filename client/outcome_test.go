@@ -418,6 +418,63 @@ func TestProduceAll(t *testing.T) {
 	})
 }
 
+// TestProduceAllTimes: records given together keep each its own time, or have that of
+// the call.
+func TestProduceAllTimes(t *testing.T) {
+	bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {
+		p := newProducer(t, b.client(t), ProducerOptions{})
+		now := time.Now().UnixMilli()
+		var rs []Record
+		var want []int64
+		for _, ms := range []int64{0, 0, 7, 7, 8, 0, 7, -1, -1, 0} {
+			r := *pinned(0, 1)
+			if ms != 0 {
+				r.Time = time.UnixMilli(ms)
+			} else {
+				ms = now
+			}
+			rs, want = append(rs, r), append(want, ms)
+		}
+		if n, err := p.ProduceAll(t.Context(), rs, nil); n != len(rs) || err != nil {
+			t.Fatal(n, err)
+		}
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		b.mu.Lock()
+		b.topics["t"].parts[0].each(func(_ wire.Batch, r *wire.Record) { got = append(got, r.Time) })
+		b.mu.Unlock()
+		if !slices.Equal(got, want) {
+			t.Errorf("times %d, want %d", got, want)
+		}
+	})
+}
+
+// TestProduceAllRoom: records given together stop at the one for which there is no
+// room, wherever in a batch that is.
+func TestProduceAllRoom(t *testing.T) {
+	const size = 68
+	cost := cost(pinned(0, size))
+	rs := make([]Record, 100)
+	for i := range rs {
+		rs[i] = *pinned(0, size)
+	}
+	for room := 1; room <= 40; room++ {
+		bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {
+			p := newProducer(t, b.client(t), ProducerOptions{BufferBytes: int64(room+1)*cost - 1, BatchBytes: 1 << 10})
+			if _, err := p.Produce(t.Context(), rs[0]); err != nil { // the topic is known from then on
+				t.Fatal(err)
+			}
+			b.net.Stall(fakeAddr, true)
+			defer b.net.Stall(fakeAddr, false)
+			if n, err := p.TryProduceAll(t.Context(), rs, nil); n != room || err != ErrBufferFull || p.Buffered() != int64(room)*cost {
+				t.Errorf("room for %d: took %d, %d bytes, %v", room, n, p.Buffered(), err)
+			}
+		})
+	}
+}
+
 // A spy notes on whose stack bytes are written and read.
 type spy struct {
 	wire.Dialer

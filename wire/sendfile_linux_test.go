@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -752,4 +753,47 @@ func TestSocketEnded(t *testing.T) {
 	f(true)
 	near.Close()
 	f(true)
+}
+
+// TestSocketUnpaced: between two ends on one machine nothing is sent by a clock,
+// whatever the kernel does by default.
+func TestSocketUnpaced(t *testing.T) {
+	allowed, err := os.ReadFile("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+	if err != nil {
+		t.Skip(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, before := range strings.Fields(string(allowed)) {
+		near, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer near.Close()
+		far, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer far.Close()
+		for _, c := range []net.Conn{near, far} {
+			raw := systemSocket(c)
+			raw.Control(func(fd uintptr) {
+				err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, before)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			newSocket(c, time.Second)
+			var got string
+			raw.Control(func(fd uintptr) {
+				got, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+			})
+			if got = strings.TrimRight(got, "\x00"); err != nil || got != "reno" {
+				t.Errorf("%s became %q, %v", before, got, err)
+			}
+		}
+	}
 }

@@ -79,6 +79,9 @@ func newSocket(c net.Conn, patience time.Duration) *socket {
 	s := &socket{Conn: c, patience: patience, raw: systemSocket(c)}
 	s.tls, _ = c.(*tlsConn)
 	s.onWrite = s.tryWrite
+	if s.raw != nil && isNear(c) {
+		s.unpace()
+	}
 	return s
 }
 

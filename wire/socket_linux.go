@@ -26,6 +26,17 @@ func systemSocket(c net.Conn) syscall.RawConn {
 	return nil
 }
 
+// unpace has the kernel send at once what the peer has room for. Where its default
+// is BBR, it sends by a clock, at the rate it believes the path to have: between two
+// ends on one machine there is no path to share, and the timers and the waiting cost
+// more than all else that is done with a large piece. Reno sends as it may, and every
+// kernel has it for everybody. One that refuses it is no slower than before.
+func (s *socket) unpace() {
+	s.raw.Control(func(fd uintptr) {
+		unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
+	})
+}
+
 // tryRead reads once without blocking. While there is nothing to read it holds
 // no buffer that is empty.
 func (r *frameReader) tryRead(fd uintptr) (done bool) {

@@ -18,6 +18,8 @@ func (r *frameReader) tryRead(uintptr) bool { return true }
 
 func (s *socket) tryWrite(uintptr) bool { return true }
 
+func (s *socket) unpace() {}
+
 func (s *socket) sentFrom() (int, bool) { return 0, false }
 
 func (s *socket) ended() bool { return s.plainEnded() }
