@@ -44,6 +44,36 @@ func TestReadsForRoom(t *testing.T) {
 	})
 }
 
+// TestProduceAfterRoom: who read answers while he waited for room and went has them
+// read again by somebody once he waits for the outcome of a record.
+func TestProduceAfterRoom(t *testing.T) {
+	bubble(t, map[string]int{"t": 2}, func(t *testing.T, b *fake) {
+		b.net.SetDelay(100 * time.Microsecond)
+		p := newProducer(t, b.client(t), ProducerOptions{BufferBytes: 8 << 10, BatchBytes: 1 << 10})
+		rs := []Record{*pinned(0, 300), *pinned(0, 300), *pinned(0, 300)}
+		attended := 0
+		for range 300 {
+			if n, err := p.ProduceAll(t.Context(), rs, nil); n != len(rs) || err != nil {
+				t.Fatal(n, err)
+			}
+			if p.attended == nil || p.Buffered() == 0 {
+				continue
+			}
+			attended++
+			before := time.Now()
+			if _, err := p.Produce(t.Context(), *pinned(1, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(before); took > time.Millisecond {
+				t.Fatalf("Produce took %v", took)
+			}
+		}
+		if attended < 10 {
+			t.Errorf("answers were read for room %d times", attended)
+		}
+	})
+}
+
 // TestRoomOtherwise: what else ends a wait for room of one who reads, at once.
 func TestRoomOtherwise(t *testing.T) {
 	f := func(what string, end func(b *fake, p *Producer, cancel func()), want error) {
