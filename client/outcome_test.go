@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -466,6 +467,9 @@ func TestProduceAllRoom(t *testing.T) {
 			if _, err := p.Produce(t.Context(), rs[0]); err != nil { // the topic is known from then on
 				t.Fatal(err)
 			}
+			if err := p.Flush(t.Context()); err != nil { // what it took of the room is free, too
+				t.Fatal(err)
+			}
 			b.net.Stall(fakeAddr, true)
 			defer b.net.Stall(fakeAddr, false)
 			if n, err := p.TryProduceAll(t.Context(), rs, nil); n != room || err != ErrBufferFull || p.Buffered() != int64(room)*cost {
@@ -571,12 +575,14 @@ func TestProduceFromCallback(t *testing.T) {
 	bubble(t, map[string]int{"t": 1}, func(t *testing.T, b *fake) {
 		p := newProducer(t, b.client(t), ProducerOptions{BatchBytes: 1024})
 		var acked []wire.Offset
+		var told atomic.Int32 // len(acked), for who waits
 		next := uint64(50)
 		done := func(a Ack, err error) {
 			if err != nil {
 				t.Error(err)
 			}
 			acked = append(acked, a.Offset)
+			told.Add(1)
 		}
 		more := func(a Ack, err error) {
 			done(a, err)
@@ -590,7 +596,7 @@ func TestProduceFromCallback(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for len(acked) < 100 {
+		for told.Load() < 100 {
 			if err := p.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
