@@ -14,15 +14,26 @@ import (
 
 // Run keeps the set's time and tidies up until ctx ends. Partitions work
 // without it, but nothing that falls due by the clock happens then. It is called
-// once. Close may come before or after ctx ends.
+// once. Close may come at any time, also before it.
 func (s *Set) Run(ctx context.Context) error {
+	s.beginLoops(ctx)
+	s.runTimers(ctx)
+	return nil
+}
+
+// beginLoops begins those of every directory, unless the set is closed: Close waits
+// for all that there are, and none may begin while or after it does.
+func (s *Set) beginLoops(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
 	for _, d := range s.dirs {
 		d.loops.Go(func() { d.runJanitor(ctx) })
 		d.loops.Go(func() { d.runWriteBack(ctx) })
 		d.loops.Go(func() { d.runScrub(ctx) })
 	}
-	s.runTimers(ctx)
-	return nil
 }
 
 // runTimers advances the wheel, and looks at the flushes that run.

@@ -102,6 +102,16 @@ func (a *answer) waits(t testing.TB) {
 	}
 }
 
+// TestCloseAtOnce: a set that is closed while its loops begin, as when a broker is
+// told to stop right after its start. It is for the race detector.
+func TestCloseAtOnce(t *testing.T) {
+	for range 100 {
+		s := openShop(t, 2, 1, Settings{}, SetConfig{})
+		s.set.Close()
+		s.stop()
+	}
+}
+
 // TestInline does the work on the caller's goroutine where it may.
 func TestInline(t *testing.T) {
 	f := func(st Settings) {
