@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestMain lets this test's binary be what `teralog bench` is to the command:
@@ -217,6 +219,21 @@ func sockets(t *testing.T) (a, b *sock) {
 	a, b = socks[0], <-taken
 	t.Cleanup(func() { a.conn.Close(); b.conn.Close() })
 	return a, b
+}
+
+// TestSockUnpaced: a limit is not sent by a clock, as the kernel may do by default.
+func TestSockUnpaced(t *testing.T) {
+	a, b := sockets(t)
+	for _, s := range []*sock{a, b} {
+		var got string
+		var err error
+		s.raw.Control(func(fd uintptr) {
+			got, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		})
+		if got = strings.TrimRight(got, "\x00"); err != nil || got != "reno" {
+			t.Errorf("sent by %q, %v", got, err)
+		}
+	}
 }
 
 // TestReceiveBatches sends streams to the produce server's reader.

@@ -718,21 +718,27 @@ func TestTransient(t *testing.T) {
 	f(&net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EINVAL)}, false)
 }
 
-func TestSocketEnded(t *testing.T) {
+// tcpPair returns both ends of a connection, closed when the test ends.
+func tcpPair(t *testing.T) (near, far net.Conn) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	near, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
+	if near, err = net.Dial("tcp", ln.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	defer near.Close()
-	far, err := ln.Accept()
-	if err != nil {
+	t.Cleanup(func() { near.Close() })
+	if far, err = ln.Accept(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { far.Close() })
+	return near, far
+}
+
+func TestSocketEnded(t *testing.T) {
+	near, far := tcpPair(t)
 	s := newSocket(near, time.Second)
 	near.SetReadDeadline(time.Unix(1, 0)) // a deadline that is over changes nothing
 	f := func(want bool) {
@@ -756,44 +762,35 @@ func TestSocketEnded(t *testing.T) {
 }
 
 // TestSocketUnpaced: between two ends on one machine nothing is sent by a clock,
-// whatever the kernel does by default.
+// whatever the kernel does by default, encrypted or not.
 func TestSocketUnpaced(t *testing.T) {
 	allowed, err := os.ReadFile("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 	if err != nil {
 		t.Skip(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	f := func(c net.Conn, before string, wrap func(net.Conn) *socket) {
+		t.Helper()
+		raw := systemSocket(c)
+		raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, before)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrap(c)
+		var got string
+		raw.Control(func(fd uintptr) {
+			got, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		})
+		if got = strings.TrimRight(got, "\x00"); err != nil || got != "reno" {
+			t.Errorf("%s became %q, %v", before, got, err)
+		}
 	}
-	defer ln.Close()
+	plain := func(c net.Conn) *socket { return newSocket(c, time.Second) }
+	below := func(c net.Conn) *socket { return newTLSConn(c, tls.Client, &tls.Config{}, nil, time.Second, nil).below }
 	for _, before := range strings.Fields(string(allowed)) {
-		near, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer near.Close()
-		far, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer far.Close()
-		for _, c := range []net.Conn{near, far} {
-			raw := systemSocket(c)
-			raw.Control(func(fd uintptr) {
-				err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, before)
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			newSocket(c, time.Second)
-			var got string
-			raw.Control(func(fd uintptr) {
-				got, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-			})
-			if got = strings.TrimRight(got, "\x00"); err != nil || got != "reno" {
-				t.Errorf("%s became %q, %v", before, got, err)
-			}
-		}
+		near, far := tcpPair(t)
+		f(near, before, plain)
+		f(far, before, below)
 	}
 }
