@@ -54,7 +54,8 @@ type FS interface {
 	// closer is closed or the process ends. It fails at once with ErrLocked.
 	Lock(name string) (io.Closer, error)
 	// Space returns the bytes of the file system that holds name, and those an
-	// unprivileged process may still take.
+	// unprivileged process may still take. What is kept back from such a process
+	// is in neither, so that a share in use is the one df shows.
 	Space(name string) (total, free int64, err error)
 	// Volume opens the file system that holds name. The error is
 	// errors.ErrUnsupported where its Sync could not be believed.

@@ -153,8 +153,8 @@ func (osFS) Space(name string) (total, free int64, err error) {
 	if err := retry(func() error { return unix.Statfs(filepath.Clean(name), &st) }); err != nil {
 		return 0, 0, fmt.Errorf("statfs %s: %w", name, err)
 	}
-	size := int64(st.Bsize)
-	return int64(st.Blocks) * size, int64(st.Bavail) * size, nil
+	used, free := int64(st.Blocks-st.Bfree), int64(st.Bavail)
+	return (used + free) * int64(st.Bsize), free * int64(st.Bsize), nil
 }
 
 // An osFile is a file of the real disk. Its raw system calls go through control,
