@@ -3,7 +3,6 @@ package storage
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"syscall"
 
@@ -94,17 +93,12 @@ const (
 
 // haveWritten tells the disk to write a range of f, or waits until it has. The
 // error is errors.ErrUnsupported if there is no such call, else it wraps ErrSync.
-//
-// Before each call it lets other goroutines go first. Who makes one system call
-// after the other for 10 ms has his processor taken away by the runtime's monitor,
-// which for milliseconds then looks at everybody every 20 µs; see mem.Calm.
 func haveWritten(f File, x span, wait bool) error {
 	piece := x.to - x.from
 	if wait {
 		piece = pieceBytes
 	}
 	for ; x.from < x.to; x.from += piece {
-		runtime.Gosched()
 		switch err := f.WriteBack(x.from, min(piece, x.to-x.from), wait); {
 		case errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ESPIPE):
 			return errors.ErrUnsupported

@@ -3,10 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 )
@@ -55,47 +52,5 @@ func TestWriteBack(t *testing.T) {
 	mustAppend(t, l, 1, maker{}.sized(t, 3000))
 	if _, err := l.WriteBack(); !errors.Is(err, ErrSync) {
 		t.Fatalf("a disk that does not write: %v", err)
-	}
-}
-
-// TestWriteBackGivesWay: before each piece is waited for other goroutines run, even if
-// there is one processor for all.
-func TestWriteBackGivesWay(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	m := NewMemFS(1)
-	f := mustOpen(t, m, "f")
-	defer f.Close()
-	var turns atomic.Int64
-	calls, alone := 0, 0
-	last := int64(0)
-	m.BeforeOp(func(op Op) error {
-		if op.Kind == OpWriteBack {
-			calls++
-			if now := turns.Load(); now == last {
-				alone++
-			} else {
-				last = now
-			}
-		}
-		return nil
-	})
-	stop := make(chan struct{})
-	var others sync.WaitGroup
-	others.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				turns.Add(1)
-				runtime.Gosched()
-			}
-		}
-	})
-	err := haveWritten(f, span{0, 10 * pieceBytes}, true)
-	close(stop)
-	others.Wait()
-	if err != nil || calls != 10 || alone > calls/2 { // the scheduler is not always fair
-		t.Errorf("%d calls, %d with nobody before them, %v", calls, alone, err)
 	}
 }
