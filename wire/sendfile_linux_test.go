@@ -247,7 +247,9 @@ func TestInlineRange(t *testing.T) {
 		h.ServeCall(c)
 	}))
 	c := l.dial(t)
+	l.server.mu.Lock()
 	out := &l.server.snapshot()[0].out
+	l.server.mu.Unlock()
 	sending := func() bool {
 		out.mu.Lock()
 		defer out.mu.Unlock()
