@@ -42,7 +42,7 @@ var dirRows = []metric{
 		_, free := space(d)
 		return free
 	})},
-	{name: "teralog_directory_total_bytes", kind: "gauge", help: "Bytes of its file system.", series: dirSeries(func(_ *Broker, d *storage.Dir) float64 {
+	{name: "teralog_directory_total_bytes", kind: "gauge", help: "Bytes of its file system, without what that keeps back from all but root.", series: dirSeries(func(_ *Broker, d *storage.Dir) float64 {
 		total, _ := space(d)
 		return total
 	})},
